@@ -1,0 +1,42 @@
+# Every target sets up what it needs, from Python 3.11+ and pip alone.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+READY = $(VENV)/.ready
+
+.PHONY: run test test-slow check bench lock clean
+
+run: $(READY)  ## a live demo; Ctrl-C ends it, running it again continues the story
+	$(BIN)/duly demo
+
+test: $(READY)  ## all the tests
+	$(BIN)/python -m pytest -n auto -m "not slow"
+
+test-slow: $(READY)  ## every transition of every zone, 1970-2037
+	$(BIN)/python -m pytest -n auto -m slow
+
+check: $(READY)  ## lint, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)  ## speed and memory beside our peers, in one run
+	$(BIN)/python benchmarks/run.py
+
+lock:  ## renew requirements.lock from pyproject.toml
+	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/pip install --quiet --upgrade "pip>=25.1"
+	$(VENV)-lock/bin/pip install --quiet . --group dev
+	$(VENV)-lock/bin/pip freeze --exclude duly --exclude pip | grep -v '^duly' > requirements.lock
+	rm -rf $(VENV)-lock
+
+clean:
+	rm -rf $(VENV) $(VENV)-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(READY): pyproject.toml requirements.lock
+	$(PYTHON) -c 'import sys; sys.exit("duly needs Python 3.11 or newer; try: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
