@@ -1,0 +1,142 @@
+"""Clocks: what a scheduler asks for the time, and how it learns that the time was changed under it.
+
+A clock says what time it is and sleeps until an instant. A clock that is `Watchable` also reports when
+the wall clock jumped (somebody set it, or the host slept); the scheduler then counts afresh. A user's clock
+without that is watched from outside, once a minute. Only this module reads the host's time.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from duly.instant import MINUTE_US, SECOND_US, Instant, datetime_at, instant_of
+
+NOTICEABLE_US = SECOND_US
+"""Jumps smaller than this are the clock being disciplined, not stepped."""
+
+
+class Step(NamedTuple):
+    """The wall clock read *before_us*, and then, without that time passing, *after_us*."""
+
+    before_us: Instant
+    after_us: Instant
+
+
+Watcher = Callable[[Step], None]
+
+
+class Clock(Protocol):
+    """What a scheduler needs of a clock."""
+
+    def now(self) -> datetime:
+        """The present time, as an aware datetime."""
+        ...
+
+    async def sleep_until(self, moment: datetime, /) -> None:
+        """Return once the clock reads *moment* or later."""
+        ...
+
+
+@runtime_checkable
+class Watchable(Clock, Protocol):
+    """A clock that tells when it was stepped."""
+
+    def watch(self, watcher: Watcher, /) -> Callable[[], None]:
+        """Call *watcher* with every step from now on; the answer ends that."""
+        ...
+
+
+class HostClock:
+    """The host's clock."""
+
+    def now(self) -> datetime:
+        """The present time, in UTC."""
+        return datetime.now(UTC)  # noqa: TID251 (this is the clock)
+
+    async def sleep_until(self, moment: datetime) -> None:
+        """Return once the host's clock reads *moment* or later."""
+        # In slices, because the loop sleeps on the monotonic clock: it would not notice that the wall
+        # clock was set, and over days the two drift apart.
+        while (left_s := (moment - self.now()).total_seconds()) > 0:  # noqa: ASYNC110 (time is not an event)
+            await asyncio.sleep(min(left_s, 60.0))  # noqa: TID251 (this is the clock)
+
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        """Report steps to *watcher*, within a minute."""
+        return _Watch(self, watcher).end
+
+
+class _Watch:
+    """Compares the wall clock with the monotonic clock at the beginning of every minute."""
+
+    def __init__(self, clock: HostClock, watcher: Watcher) -> None:
+        self._clock = clock
+        self._watcher = watcher
+        self._wall_us, self._steady_s = instant_of(clock.now()), time.monotonic()
+        self._handle = self._again()
+
+    def end(self) -> None:
+        """Look no more."""
+        self._handle.cancel()
+
+    def _again(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(_until_minute_s(self._wall_us), self._look)
+
+    def _look(self) -> None:
+        before_us, before_s = self._wall_us, self._steady_s
+        self._wall_us, self._steady_s = instant_of(self._clock.now()), time.monotonic()
+        self._handle = self._again()
+        # As if the step had come right after the last look. Dues since then count as passed in the new
+        # time, so that none is lost between the step and its being noticed.
+        after_us = self._wall_us - round((self._steady_s - before_s) * SECOND_US)
+        if abs(after_us - before_us) > NOTICEABLE_US:
+            self._watcher(Step(before_us, after_us))
+
+
+class WatchedClock:
+    """A user's clock that only tells the time and sleeps, looked at once a minute to notice steps.
+
+    Without a second clock to compare with, a jump forward cannot be told from a long sleep; it needs no
+    telling, since what was missed is then due. A clock that reads earlier than before was set back.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def now(self) -> datetime:
+        """What the user's clock says."""
+        return self._clock.now()
+
+    async def sleep_until(self, moment: datetime) -> None:
+        """Sleep as the user's clock does."""
+        await self._clock.sleep_until(moment)
+
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        """Report steps back to *watcher*."""
+        task = asyncio.get_running_loop().create_task(self._look(watcher))
+
+        def end() -> None:
+            task.cancel()
+
+        return end
+
+    async def _look(self, watcher: Watcher) -> None:
+        wall_us = instant_of(self.now())
+        while True:
+            await self.sleep_until(datetime_at(wall_us - wall_us % MINUTE_US + MINUTE_US, UTC))
+            now_us = instant_of(self.now())
+            if now_us < wall_us - NOTICEABLE_US:
+                watcher(Step(wall_us, now_us))
+            wall_us = now_us
+
+
+def watchable(clock: Clock | None) -> Watchable:
+    """The clock to schedule by: the host's, or the user's with somebody watching it."""
+    if clock is None:
+        return HostClock()
+    return clock if isinstance(clock, Watchable) else WatchedClock(clock)
+
+
+def _until_minute_s(now_us: Instant) -> float:
+    return (MINUTE_US - now_us % MINUTE_US) / SECOND_US

@@ -1,0 +1,50 @@
+"""A schedule: a cron expression in a zone, answering in instants.
+
+Tasks with the same cron text share one schedule, and a schedule remembers its last answer together with
+the stretch of time for which it is the answer. A thousand tasks that start together so cost one search.
+"""
+
+from datetime import tzinfo
+
+from duly.cron import CronExpression
+from duly.errors import CronCalculationError
+from duly.instant import LATEST_US, Instant, datetime_at, instant_of
+
+
+class Schedule:
+    """When a cron text is due in a zone."""
+
+    __slots__ = ("_from_us", "_next_us", "expression", "zone")
+
+    def __init__(self, expression: CronExpression, zone: tzinfo) -> None:
+        self.expression = expression
+        self.zone = zone
+        self._from_us = 0
+        self._next_us = 0
+
+    @property
+    def text(self) -> str:
+        """The cron text exactly as registered."""
+        return self.expression.text
+
+    def due_after(self, instant_us: Instant) -> Instant:
+        """The first due instant later than *instant_us*; LATEST_US when there is none any more."""
+        if self._from_us <= instant_us < self._next_us:
+            return self._next_us
+        try:
+            due_us = instant_of(self.expression.next_after(datetime_at(instant_us, self.zone)))
+        except CronCalculationError:
+            return LATEST_US
+        self._from_us, self._next_us = instant_us, due_us
+        return due_us
+
+    def due_at_or_before(self, instant_us: Instant) -> Instant:
+        """The latest due instant that is not later than *instant_us*."""
+        return instant_of(self.expression.previous_at_or_before(datetime_at(instant_us, self.zone)))
+
+
+def minute_begun(instant_us: Instant, zone: tzinfo) -> Instant:
+    """When the civil minute that *instant_us* lies in began."""
+    # Not instant_us modulo a minute: some zones had offsets with odd seconds (Monrovia until 1972).
+    face = datetime_at(instant_us, zone)
+    return instant_us - face.second * 1_000_000 - face.microsecond

@@ -1,0 +1,138 @@
+"""The book: every registered task with its callback and its run, and who needs a look when.
+
+It also keeps what has changed and is not yet on disk. The book holds state and no opinion: what is owed is
+decided in `core`, what is written and when in the poller.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import tzinfo
+
+from duly.core.agenda import Agenda
+from duly.core.causes import cause_standing
+from duly.core.reconciliation import Reconciliation
+from duly.core.registration import Callback
+from duly.core.schedule import Schedule
+from duly.core.task import Task, moved_back, released, wakes_us
+from duly.cron import CronExpression
+from duly.engine.runs import Run
+from duly.instant import Instant
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One registered task."""
+
+    task: Task
+    callback: Callback
+    run: Run | None = None
+
+
+class Book:
+    """The registered tasks."""
+
+    def __init__(self, zone: tzinfo) -> None:
+        self.zone = zone
+        self.entries: dict[str, Entry] = {}
+        self.departed: dict[str, Run] = {}
+        """Runs in flight of tasks that are no longer registered."""
+        self.unsaved: dict[int, Task] = {}
+        """Tasks that changed since they were last written, by id."""
+        self.agenda = Agenda()
+        self.ready: OrderedDict[str, None] = OrderedDict()
+        """Names to look at as soon as possible, in order."""
+        self._schedules: dict[str, Schedule] = {}
+
+    def schedule_of(self, expression: CronExpression) -> Schedule:
+        """The one schedule of all tasks with this cron text."""
+        schedule = self._schedules.get(expression.text)
+        if schedule is None:
+            schedule = self._schedules[expression.text] = Schedule(expression, self.zone)
+        return schedule
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        """The tasks by name."""
+        return {name: entry.task for name, entry in self.entries.items()}
+
+    @property
+    def live(self) -> dict[str, Instant]:
+        """The names of the runs in flight, and when each began."""
+        live = {name: run.started_us for name, run in self.departed.items()}
+        live |= {name: entry.run.started_us for name, entry in self.entries.items() if entry.run is not None}
+        return live
+
+    def take_over(self, outcome: Reconciliation, callbacks: Mapping[str, Callback]) -> None:
+        """Make *outcome*, which the store now holds, the contents of the book.
+
+        Runs may have ended while it was being written. What they changed is newer than *outcome*.
+        """
+        before, self.entries = self.entries, {}
+        for override in outcome.overridden:
+            entry = before.get(override.after.name)
+            if entry is not None:
+                entry.task = override.after
+                self.unsaved.pop(entry.task.id, None)
+                if entry.run is not None:
+                    entry.run.is_superseded = True
+        for task in outcome.tasks:
+            entry = before.pop(task.name, None)
+            if entry is None:
+                entry = Entry(task, callbacks[task.name], self.departed.pop(task.name, None))
+            elif task.id not in self.unsaved:
+                entry.task = task
+            entry.callback = callbacks[task.name]
+            if entry.run is None and entry.task.running_since_us is not None:
+                self.change(entry, released(entry.task))
+            self.entries[task.name] = entry
+        for name, entry in before.items():
+            self.unsaved.pop(entry.task.id, None)
+            if entry.run is not None:
+                entry.run.is_superseded = True
+                self.departed[name] = entry.run
+        used = {entry.task.schedule.text for entry in self.entries.values()}
+        self._schedules = {text: schedule for text, schedule in self._schedules.items() if text in used}
+        self.set_agenda()
+
+    def clear(self) -> None:
+        """Forget every task. Runs still in flight are remembered, should their task come back."""
+        self.take_over(Reconciliation(), {})
+        self.unsaved.clear()
+
+    def set_agenda(self) -> None:
+        """Put every task on a new agenda."""
+        self.agenda = Agenda()
+        self.ready.clear()
+        for name, entry in self.entries.items():
+            if entry.task.interrupted:
+                self.ready[name] = None
+            self.agenda.add(name, wakes_us(entry.task))
+
+    def change(self, entry: Entry, task: Task) -> None:
+        """Note that a task has become *task*, and that this is to be written."""
+        entry.task = task
+        self.unsaved[task.id] = task
+
+    def look_at(self, entry: Entry, now_us: Instant) -> None:
+        """Have a task that has just ended looked at: at once if it is owed a start, else when it will be."""
+        if cause_standing(entry.task, now_us) is not None:
+            self.ready[entry.task.name] = None
+        elif (wakes := wakes_us(entry.task)) < entry.task.due_us:  # its due is on the agenda since its start
+            self.agenda.add(entry.task.name, wakes)
+
+    def move_back(self, to_us: Instant) -> None:
+        """Count all dues afresh from *to_us*: the clock was set back that far."""
+        for entry in self.entries.values():
+            self.change(entry, moved_back(entry.task, to_us))
+        self.set_agenda()
+
+    def names_to_look_at(self, now_us: Instant, at_most: int | None) -> list[str]:
+        """The names that are ready or whose instant has come; beyond *at_most* they stay ready."""
+        self.ready.update(dict.fromkeys(self.agenda.take(now_us)))
+        names: list[str] = []
+        while self.ready and (at_most is None or len(names) < at_most):
+            name, _ = self.ready.popitem(last=False)
+            if name in self.entries:
+                names.append(name)
+        return names

@@ -1,0 +1,370 @@
+"""The poller: sleeps until there is something to do, decides, writes, and then starts.
+
+The order in one cycle is the proof of the durability claim (SCHEDULER.md 3): `starts_owed` decides,
+`store.save` makes the starts durable in one transaction together with the ends that came in meanwhile,
+and only then is any callback called. If the write fails nothing was started, nothing is forgotten, and the
+same is tried again a little later: whole records are written, so an attempt of unknown outcome does no harm.
+
+It wakes at the next due minute, at retry deadlines, at run ends, and when the clock was stepped. It never
+polls on a fixed beat.
+"""
+
+import asyncio
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from duly.clock import Step, Watchable
+from duly.core.causes import Cause, Start, preempts_retry, scheduled_us, starts_owed
+from duly.core.task import STEP_TOLERATED_US, Task, called, failed, released, succeeded, wakes_us
+from duly.engine.book import Book, Entry
+from duly.engine.runs import Run, Runs
+from duly.errors import TaskListMismatchError
+from duly.events import Announcer, described
+from duly.instant import SECOND_US, Instant, datetime_at, instant_of, milliseconds
+from duly.store import Store
+
+_FIRST_PAUSE_US = SECOND_US
+_LONGEST_PAUSE_US = 16 * SECOND_US
+
+
+class Poller:
+    """The loop that starts what is owed."""
+
+    def __init__(
+        self,
+        book: Book,
+        store: Store,
+        clock: Watchable,
+        announcer: Announcer,
+        *,
+        max_concurrent_runs: int | None,
+        run_timeout_us: int | None,
+    ) -> None:
+        self._book = book
+        self._store = store
+        self._clock = clock
+        self._announcer = announcer
+        self._announce = announcer.announce
+        self._max_concurrent_runs = max_concurrent_runs
+        self._run_timeout_us = run_timeout_us
+        self.runs = Runs(self._on_call, self._on_end)
+        self.writing = asyncio.Lock()
+        """Held while the store and the book are being changed together."""
+        self.is_closed = False
+        """Set the moment a stop is requested: no run starts any more."""
+        self._wake = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
+        self._unwatch: Callable[[], None] | None = None
+        self._moved_back_to_us: Instant | None = None
+        self._deadlines: list[tuple[Instant, int, Run]] = []
+        self._fault: BaseException | None = None
+        self._pause_us = 0
+        self._resume_us = 0
+        self._must_write_all = False
+
+    def now_us(self) -> Instant:
+        """The present instant."""
+        return instant_of(self._clock.now())
+
+    # --- starting and stopping ---
+
+    def begin(self) -> None:
+        """Start polling, if it is not running and there is something to poll for."""
+        if self._loop is None and self._book.entries:
+            self._unwatch = self._clock.watch(self._on_step)
+            self._loop = asyncio.get_running_loop().create_task(self._poll_on(), name="duly poller")
+            self._announce("PollingStarted")
+        self._wake.set()
+
+    def reopen(self) -> None:
+        """Let runs start again."""
+        self.is_closed = False
+        self._wake.set()
+
+    async def end(self) -> None:
+        """Stop polling. A write under way is finished; runs in flight are not touched."""
+        if self._loop is None:
+            return
+        self._announce("PollingStopRequested")
+        async with self.writing:
+            self._kill()
+        self._announce("PollingStopped")
+
+    async def drop(self) -> None:
+        """Stop as a crash would."""
+        self.is_closed = True
+        self._kill()
+        await self.runs.drop()
+
+    def _kill(self) -> None:
+        if self._loop is not None:
+            self._loop.cancel()
+            self._loop = None
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+
+    # --- the loop ---
+
+    async def _poll_on(self) -> None:
+        sleeper, sleeping_until_us = None, None
+        try:
+            while True:
+                # First, so that `initialize` has returned before the first callback is called.
+                await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
+                self._wake.clear()
+                async with self.writing:
+                    try:
+                        await self._cycle()
+                    except Exception as error:
+                        # Nothing in a cycle should raise; if it does, scheduling goes on all the same.
+                        self._note_fault(error)
+                        self._book.set_agenda()
+                wake_us = self._next_wake_us()
+                if sleeper is None or sleeper.done() or wake_us != sleeping_until_us:
+                    if sleeper is not None:
+                        sleeper.cancel()
+                    sleeper, sleeping_until_us = self._sleeper(wake_us), wake_us
+                await self._wake.wait()
+        finally:
+            if sleeper is not None:
+                sleeper.cancel()
+
+    def _next_wake_us(self) -> Instant | None:
+        if self._fault is not None:
+            return self._resume_us
+        # Once closed nothing is taken off the agenda, so there is nothing on it to wake for.
+        agenda_us = None if self.is_closed else self._book.agenda.next_us()
+        deadline_us = self._deadlines[0][0] if self._deadlines else None
+        return min((us for us in (agenda_us, deadline_us) if us is not None), default=None)
+
+    def _sleeper(self, until_us: Instant | None) -> asyncio.Task[None] | None:
+        if until_us is None:
+            return None
+        return asyncio.get_running_loop().create_task(self._sleep_and_wake(until_us))
+
+    async def _sleep_and_wake(self, until_us: Instant) -> None:
+        await self._clock.sleep_until(datetime_at(until_us, self._book.zone))
+        self._wake.set()
+
+    async def _cycle(self) -> None:
+        now_us = self.now_us()
+        if self._moved_back_to_us is not None:
+            self._book.move_back(self._moved_back_to_us)
+            self._moved_back_to_us = None
+        self._cancel_overdue(now_us)
+        if self._fault is not None and now_us < self._resume_us:
+            return
+        names = [] if self.is_closed else self._book.names_to_look_at(now_us, self._room())
+        if names:
+            self._announce_poll("PollStarted", now_us, scheduledTaskCount=len(self._book.entries))
+        owed = self._starts_owed(names, now_us)
+        is_written = await self._write([start.after for start in owed])
+        if not is_written or self.is_closed:
+            self._put_back(owed)
+            owed = []
+        for start in owed:
+            self._begin_run(start)
+        if self._book.ready and self._room() != 0 and self._fault is None and not self.is_closed:
+            self._wake.set()
+        if names:
+            self._announce_poll(
+                "PollCompleted",
+                now_us,
+                tasksEvaluated=len(names),
+                tasksExecuted=len(owed),
+                duration=milliseconds(max(self.now_us() - now_us, 0)),
+            )
+
+    def _room(self) -> int | None:
+        """How many more runs may start; None when there is no limit."""
+        if self._max_concurrent_runs is None:
+            return None
+        return max(self._max_concurrent_runs - len(self.runs), 0)
+
+    def _starts_owed(self, names: list[str], now_us: Instant) -> list[Start]:
+        entries = self._book.entries
+        owed = starts_owed([entries[name].task for name in names], now_us)
+        if len(owed) != len(names):
+            self._look_again_at(names, {start.before.name for start in owed})
+        return owed
+
+    def _look_again_at(self, names: list[str], owed: set[str]) -> None:
+        """Put what was looked at in vain back on the agenda; a running task comes back when it ends."""
+        for name in names:
+            if name in owed:
+                continue
+            entry = self._book.entries[name]
+            if entry.run is None:
+                self._book.agenda.add(name, wakes_us(entry.task))
+            elif self._announcer.wants("TaskSkipped"):
+                self._announce("TaskSkipped", taskName=name, reason="still running; starts when the run ends")
+
+    def _put_back(self, starts: list[Start]) -> None:
+        """Nothing was started: what is owed stays owed, and the record must say so again."""
+        for start in starts:
+            self._book.ready[start.before.name] = None
+            entry = self._book.entries[start.before.name]
+            self._book.change(entry, entry.task)
+
+    # --- runs ---
+
+    def _begin_run(self, start: Start) -> None:
+        entry = self._book.entries[start.before.name]
+        started_us = start.after.running_since_us
+        assert started_us is not None
+        assert entry.run is None
+        entry.task = start.after
+        self._book.agenda.add(start.after.name, start.after.due_us)
+        entry.run = Run(start.after.name, entry.callback, started_us)
+        if self._announcer.wants("TaskRunStarted"):
+            self._announce_start(start)
+        self.runs.begin(entry.run)
+
+    def _announce_start(self, start: Start) -> None:
+        name, now_us = start.after.name, start.after.running_since_us
+        assert now_us is not None
+        is_retry = start.cause is Cause.RETRY
+        if preempts_retry(start):
+            self._announce(
+                "TaskRetryPreempted",
+                taskName=name,
+                reason=f"started by {start.cause.value} before its deadline",
+            )
+        if is_retry:
+            self._announce("TaskRetryStarted", taskName=name, retryCount=start.after.retry_count)
+        self._announce(
+            "TaskRunStarted",
+            taskName=name,
+            scheduledTime=self._iso(scheduled_us(start)),
+            actualTime=self._iso(now_us),
+            **({"isRetry": True} if is_retry else {}),
+            cause=start.cause.value,
+        )
+
+    def _on_call(self, run: Run) -> None:
+        run.called_us = now_us = self.now_us()
+        entry = self._entry_of(run)
+        if entry is not None and now_us >= entry.task.due_us and not run.is_superseded:
+            # Written with the end of the run; until then a crash makes the task interrupted anyway.
+            entry.task = called(entry.task, now_us)
+            self._book.agenda.add(run.name, entry.task.due_us)
+        if self._run_timeout_us is not None:
+            deadline_us = now_us + self._run_timeout_us
+            heappush(self._deadlines, (deadline_us, id(run), run))
+            self._wake.set()
+
+    def _on_end(self, run: Run, error: BaseException | None) -> None:
+        now_us = self.now_us()
+        if run.is_timed_out:
+            assert self._run_timeout_us is not None
+            error = TimeoutError(f"cancelled after {self._run_timeout_us / SECOND_US:g} s (run_timeout)")
+        entry = self._entry_of(run)
+        retry_at_us = None
+        if entry is None:
+            self._book.departed.pop(run.name, None)
+        else:
+            entry.run = None
+            if run.is_superseded:
+                task = released(entry.task)
+            elif error is None:
+                task = succeeded(entry.task, now_us)
+            else:
+                task = failed(entry.task, now_us)
+                retry_at_us = task.retry_at_us
+            self._book.change(entry, task)
+            self._book.look_at(entry, now_us)
+            self._wake.set()
+        self._announce_end(run, error, now_us, retry_at_us)
+
+    def _entry_of(self, run: Run) -> Entry | None:
+        entry = self._book.entries.get(run.name)
+        return entry if entry is not None and entry.run is run else None
+
+    def _announce_end(
+        self, run: Run, error: BaseException | None, now_us: Instant, retry_at_us: Instant | None
+    ) -> None:
+        duration = milliseconds(max(now_us - run.called_us, 0))
+        if error is None:
+            self._announce("TaskRunCompleted", taskName=run.name, duration=duration, success=True)
+            return
+        retry = {} if retry_at_us is None else {"nextRetryAt": self._iso(retry_at_us)}
+        self._announce(
+            "TaskRunFailed",
+            taskName=run.name,
+            duration=duration,
+            success=False,
+            error=described(error),
+            **retry,
+        )
+
+    def _cancel_overdue(self, now_us: Instant) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now_us:
+            _, _, run = heappop(self._deadlines)
+            if run.task is not None and not run.task.done():
+                self.runs.cancel(run)
+
+    # --- writing ---
+
+    async def flush(self) -> None:
+        """Write what is not yet written, now. Raises what the store raises."""
+        async with self.writing:
+            self._resume_us = 0
+            if not await self._write([]):
+                assert self._fault is not None
+                raise self._fault
+
+    async def _write(self, started: list[Task]) -> bool:
+        """Make the unsaved ends and the new starts durable in one transaction. False if it failed."""
+        book = self._book
+        changes = book.unsaved | {task.id: task for task in started}
+        if not changes and self._fault is None:
+            return True
+        ended, book.unsaved = book.unsaved, {}
+        try:
+            if self._must_write_all:
+                changes = {entry.task.id: entry.task for entry in book.entries.values()} | changes
+                await self._store.replace(put=list(changes.values()), removed=[])
+            else:
+                await self._store.save(list(changes.values()))
+        except Exception as error:
+            book.unsaved = ended | book.unsaved
+            self._note_fault(error)
+            return False
+        self._must_write_all = False
+        if self._fault is not None:
+            self._announce("StoreRecovered", error=described(self._fault))
+            self._fault, self._pause_us = None, 0
+        return True
+
+    def _note_fault(self, error: Exception) -> None:
+        if isinstance(error, TaskListMismatchError):
+            # Rows vanished under us. What they said is all in the book: write it whole.
+            self._must_write_all = True
+        is_new = self._fault is None or described(self._fault) != described(error)
+        self._fault = error
+        self._pause_us = min(max(self._pause_us * 2, _FIRST_PAUSE_US), _LONGEST_PAUSE_US)
+        self._resume_us = self.now_us() + self._pause_us
+        if is_new:
+            self._announce("StoreFault", error=described(error))
+
+    # --- the clock ---
+
+    def _on_step(self, step: Step) -> None:
+        self._announce("ClockStepped", before=self._iso(step.before_us), after=self._iso(step.after_us))
+        if step.after_us < step.before_us - STEP_TOLERATED_US:
+            self._moved_back_to_us = step.after_us
+        # A pause or a time limit is a length of time, whatever the wall clock reads meanwhile.
+        shift_us = step.after_us - step.before_us
+        self._resume_us += shift_us
+        self._deadlines = [
+            (deadline_us + shift_us, order, run) for deadline_us, order, run in self._deadlines
+        ]
+        self._wake.set()
+
+    def _announce_poll(self, name: str, now_us: Instant, **fields: object) -> None:
+        if self._announcer.wants(name):
+            self._announce(name, pollTime=self._iso(now_us), **fields)
+
+    def _iso(self, instant_us: Instant) -> str:
+        return datetime_at(instant_us, self._book.zone).isoformat()

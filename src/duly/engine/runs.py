@@ -1,0 +1,111 @@
+"""Runs: callbacks in flight, each in an asyncio task of its own.
+
+Whatever a callback does ends here: it may raise anything, cancel itself, exit, return nonsense. A run knows
+which task it belongs to and whether that task was registered anew or removed since it began. It does not know
+the store; what an end means is for the poller to say.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from duly.core.registration import Callback
+from duly.instant import Instant
+
+current_run: ContextVar["Run | None"] = ContextVar("duly_current_run", default=None)
+"""The run whose callback is executing here, also in the tasks and threads it started."""
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One execution of one callback."""
+
+    name: str
+    callback: Callback
+    started_us: Instant
+    """When its start was recorded."""
+    called_us: Instant = 0
+    """When its callback was called."""
+    is_superseded: bool = False
+    """Its task was overridden or removed since: its end arms no retry and sets no times."""
+    is_timed_out: bool = False
+    is_dropped: bool = False
+    task: asyncio.Task[None] | None = None
+
+
+class Runs:
+    """The runs in flight."""
+
+    def __init__(
+        self, on_call: Callable[[Run], None], on_end: Callable[[Run, BaseException | None], None]
+    ) -> None:
+        self._on_call = on_call
+        self._on_end = on_end
+        self._live: set[Run] = set()
+        self._waiting: set[Run] = set()
+        """Runs that are themselves inside `initialize` or `stop`; to wait for those is to wait for ever."""
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def begin(self, run: Run) -> None:
+        """Have the callback of *run* called, soon."""
+        self._live.add(run)
+        run.task = asyncio.get_running_loop().create_task(self._perform(run))
+
+    def cancel(self, run: Run) -> None:
+        """Cancel a run that took too long."""
+        run.is_timed_out = True
+        if run.task is not None:
+            run.task.cancel()
+
+    def is_inside(self) -> bool:
+        """Whether the caller is one of these runs, or was started by one."""
+        return current_run.get() in self._live
+
+    def enter_wait(self) -> Callable[[], None]:
+        """Note that the calling run, if it is one, now waits for the scheduler; the answer ends that."""
+        run = current_run.get()
+        if run is None or run not in self._live:
+            return lambda: None
+        self._waiting.add(run)
+        self._changed.set()
+        return lambda: self._waiting.discard(run)
+
+    async def ended(self, *, but_waiting: bool) -> None:
+        """Return when no run is in flight, or, with *but_waiting*, only such as wait for the scheduler."""
+        while self._live - self._waiting if but_waiting else self._live:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def drop(self) -> None:
+        """End all runs as a crash would: their ends are never heard of."""
+        tasks = [run.task for run in self._live if run.task is not None]
+        for run in self._live:
+            run.is_dropped = True
+        self._live.clear()
+        for task in tasks:
+            task.cancel()
+        # One that refuses to be cancelled is left behind, as nobody can kill it.
+        for _ in range(_CYCLES_TO_DIE):
+            await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
+
+    async def _perform(self, run: Run) -> None:
+        current_run.set(run)
+        error: BaseException | None = None
+        try:
+            self._on_call(run)
+            await run.callback()
+        except BaseException as raised:
+            # SystemExit and KeyboardInterrupt too: one task's exit is not the program's.
+            error = raised
+        self._live.discard(run)
+        self._waiting.discard(run)
+        if not run.is_dropped:
+            self._on_end(run, error)
+        self._changed.set()
+
+
+_CYCLES_TO_DIE = 10

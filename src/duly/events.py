@@ -1,0 +1,121 @@
+"""Events: what the scheduler tells the world (SCHEDULER.md 7).
+
+Events are the contract; logging, metrics, traces and dashboards are listeners. Each event goes to the
+user's listeners, then to the stdlib logger `duly`. An event that nobody would see is not even made: ask
+`wants` before doing work for one. A listener that raises is reported and otherwise ignored.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+_logger = logging.getLogger("duly")
+
+LEVELS: Mapping[str, int] = {
+    "SchedulerInitializationStarted": logging.DEBUG,
+    "SchedulerInitializationCompleted": logging.DEBUG,
+    "SchedulerInitializationFailed": logging.ERROR,
+    "SchedulerReinitializationStarted": logging.DEBUG,
+    "SchedulerStopRequested": logging.INFO,
+    "SchedulerStopped": logging.INFO,
+    "TaskRunStarted": logging.INFO,
+    "TaskRunCompleted": logging.INFO,
+    "TaskRunFailed": logging.WARNING,
+    "TaskRetryStarted": logging.INFO,
+    "TaskRetryPreempted": logging.INFO,
+    "PollStarted": logging.DEBUG,
+    "PollCompleted": logging.DEBUG,
+    "PollingStarted": logging.DEBUG,
+    "PollingStopped": logging.DEBUG,
+    "PollingStopRequested": logging.DEBUG,
+    "TaskAdded": logging.INFO,
+    "TaskPreserved": logging.DEBUG,
+    "TaskOverridden": logging.INFO,
+    "TaskOrphaned": logging.WARNING,
+    "TaskScheduled": logging.DEBUG,
+    "TaskSkipped": logging.DEBUG,
+    "ClockStepped": logging.WARNING,
+    "StoreFault": logging.ERROR,
+    "StoreRecovered": logging.INFO,
+}
+"""Every event there is, and its level."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened: its name, its logging level, when, and the facts."""
+
+    name: str
+    level: int
+    time: datetime
+    fields: dict[str, Any]
+
+
+Listener = Callable[[Event], object]
+
+
+class Announcer:
+    """Tells every event to the listeners and the log."""
+
+    def __init__(self, listeners: Iterable[Listener], now: Callable[[], datetime]) -> None:
+        self._listeners = tuple(listeners)
+        self._now = now
+
+    def wants(self, name: str) -> bool:
+        """Whether anybody would see such an event."""
+        return bool(self._listeners) or _logger.isEnabledFor(LEVELS[name])
+
+    def announce(self, name: str, /, **fields: Any) -> None:
+        """Tell that *name* happened just now."""
+        if not self.wants(name):
+            return
+        event = Event(name, LEVELS[name], self._now(), fields)
+        for listener in (*self._listeners, _log):
+            try:
+                listener(event)
+            except BaseException as error:
+                # Not even a listener that raises CancelledError may end the loop that tells it.
+                _complain(f"duly: listener {listener!r} failed on {name}: {described(error)}")
+
+
+def _complain(sentence: str) -> None:
+    # Straight to stderr: the listener that failed may be the log itself.
+    if sys.stderr is not None:
+        print(one_line(sentence), file=sys.stderr)  # noqa: T201 (the last resort)
+
+
+def _log(event: Event) -> None:
+    if not _logger.isEnabledFor(event.level):
+        return
+    fields = {key: _safe(value) for key, value in event.fields.items()}
+    told = " ".join(f"{key}={value}" for key, value in fields.items())
+    extra = {"event": event.name, "fields": fields}
+    _logger.log(event.level, "%s", f"{event.name} {told}".rstrip(), extra=extra)
+
+
+def _safe(value: Any) -> Any:
+    return one_line(value) if isinstance(value, str) else value
+
+
+_LINE_LIMIT = 200
+
+
+def one_line(text: str) -> str:
+    """Text fit for one line of a log: control and direction characters escaped, no longer than needed."""
+    if len(text) > _LINE_LIMIT:
+        text = f"{text[:_LINE_LIMIT]}… ({len(text)} characters)"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def described(error: BaseException) -> str:
+    """What an exception is and says, even one that cannot say it."""
+    try:
+        said = str(error)
+    except BaseException as failure:
+        said = f"(its message raised {type(failure).__name__})"
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

@@ -1,0 +1,316 @@
+"""The scheduler: `initialize` and `stop`, and nothing else (SCHEDULER.md 1 and 4).
+
+This is the outermost shell. It checks arguments, serves lifecycle calls in order, opens and closes the store,
+and hands everything else to the poller. It decides nothing about tasks.
+"""
+
+import asyncio
+import contextvars
+import os
+import uuid
+from collections.abc import Coroutine, Iterable, Sequence
+from datetime import UTC, timedelta, tzinfo
+from enum import StrEnum
+from typing import Any, NoReturn
+
+import tzlocal
+
+from duly.clock import Clock, watchable
+from duly.core.reconciliation import Reconciliation, reconciled
+from duly.core.record import COLUMNS, Record, task_from
+from duly.core.registration import Registration, validated
+from duly.core.schedule import minute_begun
+from duly.core.task import Task
+from duly.engine.book import Book
+from duly.engine.poller import Poller
+from duly.engine.telling import tell_outcome
+from duly.engine.turns import Turns
+from duly.errors import ScheduleTaskError, StopSchedulerError, StoreInUseError, TaskTryDeserializeError
+from duly.events import Announcer, Listener, described
+from duly.instant import duration_us
+from duly.store import Store, store_for
+
+
+class SchedulerState(StrEnum):
+    """Where a scheduler is in its life."""
+
+    UNINITIALIZED = "Uninitialized"
+    INITIALIZING = "Initializing"
+    RUNNING = "Running"
+    REINITIALIZING = "Reinitializing"
+    STOPPING = "Stopping"
+    STOPPED = "Stopped"
+
+
+class Scheduler:
+    """Runs registered tasks when they are due, once, and remembers.
+
+    *store* is a path, ":memory:", or a Store. *timezone* is the zone whose civil time the cron expressions
+    mean; the host's by default. *listeners* are called with every event. *max_concurrent_runs* delays starts
+    beyond the limit; *run_timeout* cancels longer runs, which then count as failed.
+    """
+
+    def __init__(
+        self,
+        store: "str | os.PathLike[str] | Store",
+        *,
+        clock: Clock | None = None,
+        timezone: tzinfo | None = None,
+        listeners: Iterable[Listener] = (),
+        max_concurrent_runs: int | None = None,
+        run_timeout: timedelta | None = None,
+    ) -> None:
+        self._store = store_for(store)
+        self._zone = _checked_zone(timezone)
+        clock = watchable(clock)
+        self._announcer = Announcer(listeners, clock.now)
+        self._announce = self._announcer.announce
+        self._book = Book(UTC)
+        self._poller = Poller(
+            self._book,
+            self._store,
+            clock,
+            self._announcer,
+            max_concurrent_runs=_checked_limit(max_concurrent_runs),
+            run_timeout_us=_checked_timeout_us(run_timeout),
+        )
+        self._state = SchedulerState.UNINITIALIZED
+        self._scheduler_id = ""
+        self._turns = Turns()
+        self._stops_requested = 0
+        self._stop_for_inside: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> SchedulerState:
+        """Where the scheduler is in its life."""
+        return self._state
+
+    def initialize(self, registrations: Sequence[Sequence[Any]]) -> Coroutine[Any, Any, None]:
+        """Make *registrations* the tasks of this scheduler; the answer must be awaited.
+
+        Each is (name, cron text, async callback, retry delay as a timedelta). A bad argument raises here and
+        now.
+        """
+        return self._initialize(validated(registrations), self._turns.number())
+
+    def stop(self) -> Coroutine[Any, Any, None]:
+        """Start no more runs, wait for those in flight, record their results, let go of everything.
+
+        From inside a callback it returns when all other runs have ended; the rest happens when the callback
+        has returned too.
+        """
+        return self._stop(self._turns.number())
+
+    # --- initialize ---
+
+    async def _initialize(self, registrations: list[Registration], number: int) -> None:
+        is_stopping = self._stops_requested or not _is_over(self._stop_for_inside)
+        if is_stopping and self._poller.runs.is_inside():
+            # The stop waits for the calling run, which would wait for the stop.
+            error = RuntimeError("initialize() was called by a run that a stop() is waiting for")
+            self._fail(error, registrations)
+        leave = self._poller.runs.enter_wait()
+        try:
+            async with self._turns.of(number):
+                if self._state is SchedulerState.STOPPING:  # by a stop that was cancelled half-way
+                    await self._shut_down(but_waiting=True)
+                if self._state is SchedulerState.RUNNING:
+                    await self._reinitialize(registrations)
+                else:
+                    await self._initialize_first(registrations)
+        finally:
+            leave()
+
+    async def _initialize_first(self, registrations: list[Registration]) -> None:
+        self._state = SchedulerState.INITIALIZING
+        self._announce("SchedulerInitializationStarted", totalRegistrations=len(registrations))
+        try:
+            self._book.zone = self._zone or tzlocal.get_localzone()
+            contents = await self._store.open(uuid.uuid4().hex)  # noqa: TID251 (the id of a new store)
+            try:
+                self._scheduler_id = contents.scheduler_id
+                known, unreadable = self._read(contents.records, registrations)
+                outcome = self._reconciled(registrations, known)
+                await self._take_over(outcome, registrations, unreadable)
+            except BaseException:
+                await self._store.close()
+                raise
+        except BaseException as error:
+            self._state = SchedulerState.UNINITIALIZED
+            self._fail(error, registrations)
+        await self._go(outcome, scheduled=outcome.tasks)
+
+    async def _reinitialize(self, registrations: list[Registration]) -> None:
+        self._state = SchedulerState.REINITIALIZING
+        self._announce("SchedulerReinitializationStarted")
+        try:
+            async with self._poller.writing:
+                outcome = self._reconciled(registrations, self._book.tasks)
+                await self._take_over(outcome, registrations, [])
+        except BaseException as error:
+            await self._shut_down_quietly()
+            self._state = SchedulerState.UNINITIALIZED
+            self._fail(error, registrations)
+        await self._go(outcome, scheduled=[*outcome.added, *(change.after for change in outcome.overridden)])
+
+    def _read(
+        self, records: Sequence[Record], registrations: list[Registration]
+    ) -> tuple[dict[str, Task], list[int]]:
+        """The stored tasks by name, and the ids of those that cannot be read and are not registered."""
+        crons = {item.name: item.expression.text for item in registrations}
+        tasks: dict[str, Task] = {}
+        unreadable = []
+        for record in records:
+            try:
+                task = task_from(record, self._book.schedule_of)
+            except TaskTryDeserializeError as error:
+                task_id, name = record[0], record[COLUMNS.index("name")]
+                if name in crons:
+                    raise ScheduleTaskError(name=name, cron_expression=crons[name], cause=error) from error
+                unreadable.append(task_id)
+            else:
+                tasks[task.name] = task
+        return tasks, unreadable
+
+    def _reconciled(self, registrations: list[Registration], known: dict[str, Task]) -> Reconciliation:
+        now_us = self._poller.now_us()
+        return reconciled(
+            registrations,
+            known,
+            live=self._book.live,
+            now_us=now_us,
+            minute_us=minute_begun(now_us, self._book.zone),
+            schedule_of=self._book.schedule_of,
+            scheduler_id=self._scheduler_id,
+        )
+
+    async def _take_over(
+        self, outcome: Reconciliation, registrations: list[Registration], unreadable: list[int]
+    ) -> None:
+        put = [*outcome.added, *outcome.rewritten]
+        removed = [*(task.id for task in outcome.orphaned), *unreadable]
+        if put or removed:
+            await self._store.replace(put=put, removed=removed)
+        self._book.take_over(outcome, {item.name: item.callback for item in registrations})
+
+    async def _go(self, outcome: Reconciliation, *, scheduled: list[Task]) -> None:
+        tell_outcome(self._announcer, outcome, scheduled, self._book.zone)
+        self._state = SchedulerState.RUNNING
+        self._poller.is_closed = self._stops_requested > 0
+        if self._book.entries:
+            self._poller.begin()
+        else:
+            await self._poller.end()
+
+    def _fail(self, error: BaseException, registrations: list[Registration]) -> NoReturn:
+        """Tell of *error* and raise it, as a ScheduleTaskError unless it is clear as it is."""
+        self._announce("SchedulerInitializationFailed", error=described(error))
+        if isinstance(error, StoreInUseError | ScheduleTaskError) or not isinstance(error, Exception):
+            raise error
+        name, cron = (registrations[0].name, registrations[0].expression.text) if registrations else ("", "")
+        raise ScheduleTaskError(name=name, cron_expression=cron, cause=error) from error
+
+    # --- stop ---
+
+    async def _stop(self, number: int) -> None:
+        if self._poller.runs.is_inside():
+            await self._stop_from_inside()
+            return
+        self._stops_requested += 1
+        self._poller.is_closed = True
+        try:
+            async with self._turns.of(number):
+                await self._stop_in_turn()
+        finally:
+            self._stops_requested -= 1
+            if not self._stops_requested and self._state is SchedulerState.RUNNING:
+                self._poller.reopen()  # this stop was cancelled before its turn came
+
+    async def _stop_from_inside(self) -> None:
+        """Stop in the background, since the calling run cannot wait for its own end; wait for the others."""
+        self._poller.is_closed = True
+        if _is_over(self._stop_for_inside):
+            outside = contextvars.Context()
+            stopping = asyncio.get_running_loop().create_task(self.stop(), context=outside)
+            stopping.add_done_callback(_noted)
+            self._stop_for_inside = stopping
+        leave = self._poller.runs.enter_wait()
+        try:
+            await self._poller.runs.ended(but_waiting=True)
+        finally:
+            leave()
+
+    async def _stop_in_turn(self) -> None:
+        if self._state in {SchedulerState.UNINITIALIZED, SchedulerState.STOPPED}:
+            return
+        if self._state is not SchedulerState.STOPPING:
+            self._state = SchedulerState.STOPPING
+            self._announce("SchedulerStopRequested")
+        try:
+            await self._shut_down(but_waiting=False)
+        except Exception as error:
+            self._state = SchedulerState.STOPPED
+            raise StopSchedulerError(error) from error
+        self._state = SchedulerState.STOPPED
+        self._announce("SchedulerStopped")
+
+    async def _shut_down(self, *, but_waiting: bool) -> None:
+        """Wait for the runs in flight, write what they left, let go of the store."""
+        self._poller.is_closed = True
+        await self._poller.runs.ended(but_waiting=but_waiting)
+        await self._poller.end()
+        try:
+            await self._poller.flush()
+        finally:
+            self._book.clear()
+            await self._store.close()
+
+    async def _shut_down_quietly(self) -> None:
+        """Shut down after a failure that is being raised; a second fault is told, not raised over it."""
+        try:
+            await self._shut_down(but_waiting=True)
+        except Exception as error:
+            self._announce("StoreFault", error=described(error))
+
+    async def _drop(self) -> None:
+        """Let go of everything as a crash would (`duly.testing.crash`)."""
+        await self._poller.drop()
+        self._book.clear()
+        self._state = SchedulerState.UNINITIALIZED
+        await self._store.drop()
+
+
+def _is_over(task: asyncio.Task[None] | None) -> bool:
+    return task is None or task.done()
+
+
+def _noted(task: asyncio.Task[None]) -> None:
+    """Look at the outcome; the fault behind a failed stop has been announced as an event."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _checked_zone(zone: Any) -> tzinfo | None:
+    if zone is not None and not isinstance(zone, tzinfo):
+        raise TypeError(
+            f"timezone must be a tzinfo such as ZoneInfo('Europe/Berlin'), not {type(zone).__name__}"
+        )
+    if hasattr(zone, "localize"):
+        raise TypeError(f"pytz zones cannot be used; write ZoneInfo({str(zone)!r}) instead")
+    return zone
+
+
+def _checked_limit(limit: Any) -> int | None:
+    if limit is None:
+        return None
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise ValueError(f"max_concurrent_runs must be a whole number of at least 1, or None, not {limit!r}")
+    return limit
+
+
+def _checked_timeout_us(timeout: Any) -> int | None:
+    if timeout is None:
+        return None
+    if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
+        raise ValueError(f"run_timeout must be a timedelta above zero, or None, not {timeout!r}")
+    return duration_us(timeout)

@@ -1,0 +1,30 @@
+"""Where a scheduler keeps what it must remember: what a store is, and the stores there are."""
+
+import os
+from pathlib import Path
+
+from duly.store.memory import MemoryStore
+from duly.store.protocol import Contents, Store
+from duly.store.sqlite import SQLiteStore
+
+__all__ = ["Contents", "MemoryStore", "SQLiteStore", "Store", "store_for"]
+
+
+def store_for(place: object) -> Store:
+    """The store that *place* means: a path, ":memory:", an address, or a store itself."""
+    if isinstance(place, str):
+        if place == ":memory:":
+            return MemoryStore()
+        if place.startswith(("postgresql://", "postgres://")):
+            raise ValueError("PostgreSQL stores are not in this version of duly; use a path to a SQLite file")
+        if "://" in place:
+            scheme = place.split("://", 1)[0]
+            raise ValueError(f"no store is known for {scheme}:// addresses; use a path to a SQLite file")
+        if not place or "\0" in place:
+            raise ValueError("a store needs a path, such as 'state.db', or ':memory:'")
+        return SQLiteStore(Path(place))
+    if isinstance(place, os.PathLike):
+        return SQLiteStore(Path(place))
+    if isinstance(place, Store):
+        return place
+    raise TypeError(f"a store is a path, ':memory:' or a Store, not {type(place).__name__}")

@@ -1,0 +1,142 @@
+"""Work that blocks, kept off the event loop: a store's one writer thread, and callbacks in threads.
+
+Everything handed to a thread here is counted per event loop, so that a virtual clock can tell when all
+of it has come to rest (`outstanding`). Nothing else may start threads.
+"""
+
+import asyncio
+import contextvars
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+_outstanding: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Future[Any]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def outstanding(loop: asyncio.AbstractEventLoop) -> set[asyncio.Future[Any]]:
+    """The work that threads are doing for *loop* right now."""
+    return _outstanding.setdefault(loop, set())
+
+
+class _Work(Generic[T]):
+    """One call to make in a thread, and the future that waits for it."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._context = contextvars.copy_context()
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[T] = self._loop.create_future()
+        pending = outstanding(self._loop)
+        pending.add(self.future)
+        self.future.add_done_callback(pending.discard)
+
+    def perform(self) -> None:
+        """Make the call, in whatever thread this is, and hand the outcome to the loop."""
+        try:
+            result = self._context.run(self._function)
+        except BaseException as error:
+            self._hand_over(self._fail, error)
+        else:
+            self._hand_over(self._succeed, result)
+
+    def _hand_over(self, settle: Callable[[Any], None], outcome: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(settle, outcome)
+        except RuntimeError:
+            # The loop is closed: nobody is left to hear of it.
+            return
+
+    def _succeed(self, result: T) -> None:
+        if not self.future.done():
+            self.future.set_result(result)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.future.done():
+            # A future refuses StopIteration, which would end the awaiting coroutine in silence.
+            self.future.set_exception(
+                RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
+            )
+
+
+class Worker:
+    """One thread that does what it is given in order. It starts with the first piece of work."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queue: queue.SimpleQueue[_Work[Any] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def do(self, function: Callable[[], T]) -> T:
+        """Call *function* in the thread. Once handed over it is done, even if the waiting is cancelled."""
+        return await asyncio.shield(self._given(function).future)
+
+    def post(self, function: Callable[[], object]) -> None:
+        """Have *function* called in the thread some time; nobody waits for it."""
+        self._given(function).future.add_done_callback(_noted)
+
+    def _given(self, function: Callable[[], T]) -> _Work[T]:
+        if self._thread is None:
+            # A daemon, so that a disk that never answers cannot keep the process from ending.
+            self._thread = threading.Thread(target=self._work_through, name=self._name, daemon=True)
+            self._thread.start()
+        work = _Work(function)
+        self._queue.put(work)
+        return work
+
+    def end(self) -> None:
+        """Let the thread end when it has done what it was given."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread = None
+
+    def _work_through(self) -> None:
+        while (work := self._queue.get()) is not None:
+            work.perform()
+
+
+def _noted(future: asyncio.Future[Any]) -> None:
+    """Look at the outcome, so that the loop does not complain that nobody did."""
+    if not future.cancelled():
+        future.exception()
+
+
+class in_thread:  # noqa: N801 (used like a function)
+    """Make a blocking function into a callback: each run calls it in a thread of its own.
+
+    A thread cannot be killed. A run that is cancelled (`run_timeout`) therefore goes on until the function
+    returns, and the task does not start again before that.
+    """
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        if not callable(function):
+            raise TypeError(f"in_thread needs a function, not {type(function).__name__}")
+        self._function = function
+
+    def __repr__(self) -> str:
+        return f"in_thread({self._function!r})"
+
+    async def __call__(self) -> object:
+        """Call the function in a new thread and wait for it."""
+        work = _Work(self._function)
+        threading.Thread(target=work.perform, name=f"duly {self._function!r}", daemon=True).start()
+        return await _outlasting_cancellation(work.future)
+
+
+async def _outlasting_cancellation(future: asyncio.Future[T]) -> T:
+    """Wait for *future* to the end; a cancellation in between is raised after that."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        future.exception()
+        raise cancelled
+    return future.result()

@@ -1,0 +1,105 @@
+"""A small world for scheduler tests: a virtual clock, a store that survives restarts, and a diary."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+
+from duly import Event, Scheduler
+from duly.store import Store
+from duly.testing import VirtualClock, crash
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+Registration = tuple[str, str, Any, timedelta]
+
+
+def at(text: str, zone: tzinfo = UTC) -> datetime:
+    """A time of 2026-01-01 ("12:34"), or of any day ("2026-03-29 02:30")."""
+    if len(text) <= len("HH:MM:SS"):
+        text = f"2026-01-01 {text}"
+    return datetime.fromisoformat(text).replace(tzinfo=zone)
+
+
+class World:
+    """Everything around a scheduler. `calls` is the diary: who was called when."""
+
+    def __init__(
+        self, same_store: Callable[[], Store], start: str | datetime = "12:00:30", zone: tzinfo = UTC
+    ) -> None:
+        self.zone = zone
+        self.clock = VirtualClock(at(start, zone) if isinstance(start, str) else start)
+        self.same_store = same_store
+        self.calls: list[tuple[str, str]] = []
+        self.events: list[Event] = []
+        self.scheduler = self.new_scheduler()
+
+    def new_scheduler(self, **options: Any) -> Scheduler:
+        """A scheduler in this world."""
+        options = {"timezone": self.zone, "listeners": [self.events.append], **options}
+        return Scheduler(self.same_store(), clock=self.clock, **options)
+
+    def task(
+        self,
+        name: str,
+        cron: str = "* * * * *",
+        *,
+        outcomes: Sequence[BaseException | None] = (),
+        lasts: timedelta = timedelta(0),
+        delay: timedelta = timedelta(minutes=5),
+    ) -> Registration:
+        """A registration whose callback notes each call, lasts, and ends as *outcomes* say, one by one."""
+        left = list(outcomes)
+
+        async def callback() -> None:
+            self.calls.append((name, self.clock.now().astimezone(self.zone).strftime("%H:%M:%S")))
+            if lasts:
+                await self.clock.sleep_until(self.clock.now() + lasts)
+            outcome = left.pop(0) if left else None
+            if outcome is not None:
+                raise outcome
+
+        return name, cron, callback, delay
+
+    async def begin(self, *registrations: Registration, **options: Any) -> Scheduler:
+        """Start a new scheduler with these registrations, and let it come to rest."""
+        self.scheduler = self.new_scheduler(**options)
+        await self.scheduler.initialize(list(registrations))
+        await self.rest()
+        return self.scheduler
+
+    async def crash(self) -> None:
+        """Kill the scheduler."""
+        await crash(self.scheduler)
+
+    async def stop(self, within: timedelta = timedelta(days=400)) -> None:
+        """Stop the scheduler, letting time pass for the runs it waits for."""
+        stopping = asyncio.get_running_loop().create_task(self.scheduler.stop())
+        await self.clock.advance(within)
+        assert stopping.done()
+        await stopping
+
+    async def stop_after(self, moment: str) -> None:
+        """Let time pass until *moment*, then stop."""
+        await self.until(moment)
+        await self.scheduler.stop()
+
+    async def rest(self) -> None:
+        """Let everything come to rest."""
+        await self.clock.advance(timedelta(0))
+
+    async def until(self, moment: str) -> None:
+        """Let time pass until *moment*."""
+        await self.clock.advance_to(at(moment, self.zone))
+
+    def calls_of(self, name: str) -> list[str]:
+        """When a task was called."""
+        return [when for who, when in self.calls if who == name]
+
+    def told(self, *names: str) -> list[tuple[str, dict[str, Any]]]:
+        """The events with these names, or all but the chatter of polling."""
+        return [
+            (event.name, event.fields)
+            for event in self.events
+            if (event.name in names if names else not event.name.startswith("Poll"))
+        ]
