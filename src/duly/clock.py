@@ -135,6 +135,8 @@ def watchable(clock: Clock | None) -> Watchable:
     """The clock to schedule by: the host's, or the user's with somebody watching it."""
     if clock is None:
         return HostClock()
+    if not callable(getattr(clock, "now", None)) or not callable(getattr(clock, "sleep_until", None)):
+        raise TypeError(f"a clock needs now() and sleep_until(), which {type(clock).__name__} has not")
     return clock if isinstance(clock, Watchable) else WatchedClock(clock)
 
 

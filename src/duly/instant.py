@@ -17,6 +17,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 # A day inside what datetime can hold, so that no zone's offset overflows it.
+EARLIEST_US = (datetime(1, 1, 3, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 LATEST_US = (datetime(9999, 12, 30, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 """The last instant duly works with; deadlines beyond it are never reached and stay here."""
 

@@ -63,7 +63,7 @@ class Scheduler:
         self._store = store_for(store)
         self._zone = _checked_zone(timezone)
         clock = watchable(clock)
-        self._announcer = Announcer(listeners, clock.now)
+        self._announcer = Announcer(_checked_listeners(listeners), clock.now)
         self._announce = self._announcer.announce
         self._book = Book(UTC)
         self._poller = Poller(
@@ -298,6 +298,14 @@ def _checked_zone(zone: Any) -> tzinfo | None:
     if hasattr(zone, "localize"):
         raise TypeError(f"pytz zones cannot be used; write ZoneInfo({str(zone)!r}) instead")
     return zone
+
+
+def _checked_listeners(listeners: Iterable[Listener]) -> list[Listener]:
+    checked = list(listeners)
+    for listener in checked:
+        if not callable(listener):
+            raise TypeError(f"a listener must be callable, not {type(listener).__name__}")
+    return checked
 
 
 def _checked_limit(limit: Any) -> int | None:

@@ -17,6 +17,7 @@ from duly.errors import (
     TaskInvalidValueError,
     TaskMissingFieldError,
 )
+from duly.instant import EARLIEST_US, LATEST_US
 
 Record = Sequence[Any]
 
@@ -41,6 +42,7 @@ COLUMNS = (
 STATE_COLUMNS = COLUMNS[4:13]
 """What changes when a task runs; the rest changes only when it is registered."""
 
+_COUNTS = frozenset({"id", "retry_delay_us", "retry_count", "interrupted"})
 _TEXTS = frozenset({"name", "cron", "scheduler_id"})
 _OPTIONAL = frozenset(
     {"last_attempt_us", "last_success_us", "last_failure_us", "retry_at_us", "running_since_us"}
@@ -114,7 +116,7 @@ def task_from(record: Any, schedule_of: Callable[[CronExpression], Schedule]) ->
     )
 
 
-def _check(field: str, value: object) -> None:
+def _check(field: str, value: Any) -> None:
     if field in _TEXTS:
         if type(value) is not str:
             raise _untyped(field, value, "str")
@@ -122,8 +124,13 @@ def _check(field: str, value: object) -> None:
         if value is None and field in _OPTIONAL:
             return
         raise _untyped(field, value, "int")
-    elif value < 0 and field in {"retry_delay_us", "retry_count"}:
-        raise TaskInvalidValueError(field=field, value=value, reason="must not be negative")
+    elif field in _COUNTS:
+        if value < 0:
+            raise TaskInvalidValueError(field=field, value=value, reason="must not be negative")
+    elif not EARLIEST_US <= value <= LATEST_US:
+        raise TaskInvalidValueError(
+            field=field, value=value, reason="is no time between the years 1 and 9999"
+        )
 
 
 def _untyped(field: str, value: object, expected_type: str) -> TaskMissingFieldError | TaskInvalidTypeError:

@@ -1,0 +1,271 @@
+"""The decisions, as pure functions: tasks, causes, reconciliation, records, agenda."""
+
+from datetime import UTC
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duly.core.agenda import Agenda
+from duly.core.causes import Cause, cause_standing, preempts_retry, scheduled_us, starts_owed
+from duly.core.reconciliation import reconciled
+from duly.core.record import COLUMNS, record_of, task_from
+from duly.core.registration import Registration
+from duly.core.schedule import Schedule, minute_begun
+from duly.core.task import (
+    Task,
+    called,
+    cut_off,
+    failed,
+    moved_back,
+    registered,
+    retry_ready_us,
+    started,
+    succeeded,
+    wakes_us,
+)
+from duly.cron import CronExpression
+from duly.errors import (
+    TaskInvalidStructureError,
+    TaskInvalidTypeError,
+    TaskInvalidValueError,
+    TaskMissingFieldError,
+    TaskTryDeserializeError,
+)
+from duly.instant import LATEST_US, MINUTE_US, SECOND_US
+
+NOON_US = 1_767_268_800_000_000  # 2026-01-01 12:00 UTC
+DELAY_US = 5 * MINUTE_US
+
+
+def schedule(cron: str) -> Schedule:
+    return Schedule(CronExpression.parse(cron), UTC)
+
+
+def new_task(cron: str = "* * * * *", now_us: int = NOON_US + 30 * SECOND_US) -> Task:
+    return registered(
+        id=1,
+        name="a",
+        schedule=schedule(cron),
+        retry_delay_us=DELAY_US,
+        now_us=now_us,
+        minute_us=minute_begun(now_us, UTC),
+        scheduler_id="abc",
+    )
+
+
+def test_new_task_is_due_in_its_own_minute() -> None:
+    """A new task whose minute matches stands for startup, another for nothing."""
+    assert cause_standing(new_task("0 12 * * *"), NOON_US + 30 * SECOND_US) is Cause.STARTUP
+    assert cause_standing(new_task("1 12 * * *"), NOON_US + 30 * SECOND_US) is None
+
+
+def test_due_stands_from_its_first_instant() -> None:
+    """A due stands from the first microsecond of its minute, and for as long as nothing answers it."""
+    task = new_task("1 12 * * *")
+    assert cause_standing(task, NOON_US + MINUTE_US - 1) is None
+    assert cause_standing(task, NOON_US + MINUTE_US) is Cause.CRON
+    assert cause_standing(task, NOON_US + 10**15) is Cause.CRON
+
+
+def test_start_answers_everything() -> None:
+    """After a start no cause stands: not the due, not the retry, not the interruption."""
+    broken = failed(started(new_task(), NOON_US, is_retry=False), NOON_US)
+    task = msgspec.structs.replace(
+        cut_off(msgspec.structs.replace(broken, running_since_us=1)), retry_count=3
+    )
+    now_us = NOON_US + 60 * MINUTE_US
+    (start,) = starts_owed([task], now_us)
+    assert start.cause is Cause.INTERRUPTED
+    assert cause_standing(start.after, now_us) is None
+    assert (start.after.retry_at_us, start.after.retry_count, start.after.interrupted) == (None, 0, False)
+
+
+def test_running_task_is_owed_nothing() -> None:
+    """A task that runs is owed no start, however many dues have come."""
+    task = started(new_task(), NOON_US, is_retry=False)
+    assert starts_owed([task], NOON_US + 60 * MINUTE_US) == []
+
+
+def test_retry_stands_at_its_deadline() -> None:
+    """A retry stands from its deadline on; a success voids it."""
+    task = failed(started(new_task("0 3 * * *"), NOON_US, is_retry=False), NOON_US + 7)
+    assert cause_standing(task, NOON_US + 7 + DELAY_US - 1) is None
+    assert cause_standing(task, NOON_US + 7 + DELAY_US) is Cause.RETRY
+    assert cause_standing(succeeded(task, NOON_US), NOON_US + 10 * DELAY_US) is None
+
+
+def test_due_beats_retry() -> None:
+    """When both stand the due names the run; a deadline still ahead is pre-empted."""
+    task = failed(started(new_task("1,10 * * * *"), NOON_US, is_retry=False), NOON_US)
+    (early,) = starts_owed([task], NOON_US + MINUTE_US)
+    assert (early.cause, preempts_retry(early)) == (Cause.CRON, True)
+    (late,) = starts_owed([task], NOON_US + 10 * MINUTE_US)
+    assert (late.cause, preempts_retry(late)) == (Cause.CRON, False)
+
+
+def test_scheduled_time_is_the_latest_due() -> None:
+    """A start that answers many dues says the latest of them; a retry says its deadline."""
+    task = new_task("0 * * * *")
+    (start,) = starts_owed([started_and_ended(task)], NOON_US + 200 * MINUTE_US)
+    assert scheduled_us(start) == NOON_US + 180 * MINUTE_US
+    broken = failed(started(new_task("0 3 * * *"), NOON_US, is_retry=False), NOON_US)
+    (retry,) = starts_owed([broken], NOON_US + 6 * MINUTE_US)
+    assert scheduled_us(retry) == NOON_US + 5 * MINUTE_US
+
+
+def started_and_ended(task: Task) -> Task:
+    return succeeded(started(task, NOON_US + 30 * SECOND_US, is_retry=False), NOON_US + 40 * SECOND_US)
+
+
+def test_minute_that_begins_before_the_call_is_answered_by_it() -> None:
+    """A due between the writing of a start and its call is answered by that call."""
+    task = started(new_task(), NOON_US + 59 * SECOND_US, is_retry=False)
+    assert called(task, NOON_US + 59 * SECOND_US + 5) is task
+    late = called(task, NOON_US + 60 * SECOND_US)
+    assert late.due_us == NOON_US + 2 * MINUTE_US
+
+
+def test_answered_never_moves_back() -> None:
+    """A start after a small step back leaves what was answered answered."""
+    task = started_and_ended(new_task())
+    again = started(task, NOON_US - MINUTE_US, is_retry=True)
+    assert again.answered_us == task.answered_us
+    assert again.due_us == task.due_us
+
+
+def test_moved_back_counts_afresh() -> None:
+    """After a large step back the first due at or after the new time is owed, and a retry is not later."""
+    task = failed(started(new_task("0 * * * *"), NOON_US, is_retry=False), NOON_US)
+    to_us = NOON_US - 6 * 60 * MINUTE_US
+    moved = moved_back(task, to_us)
+    assert moved.due_us == to_us
+    assert moved.retry_at_us == to_us + DELAY_US
+    assert moved_back(task, to_us + 1).due_us == to_us + 60 * MINUTE_US
+
+
+def test_retries_without_delay_are_paced() -> None:
+    """The first retry needs no pause; later ones wait a little longer each time, at most a second."""
+    task = msgspec.structs.replace(new_task("0 3 * * *"), retry_delay_us=0)
+    pauses = []
+    for _ in range(15):
+        task = failed(started(task, NOON_US, is_retry=bool(pauses)), NOON_US)
+        pauses.append(retry_ready_us(task) - NOON_US)
+    assert pauses[:4] == [0, 2_000, 4_000, 8_000]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == SECOND_US
+
+
+def test_wakes_at_the_earlier_of_due_and_retry() -> None:
+    """A task needs a look at its due or its retry, whichever is first."""
+    task = new_task("0 13 * * *")
+    assert wakes_us(task) == task.due_us
+    assert wakes_us(failed(started(task, NOON_US, is_retry=False), NOON_US)) == NOON_US + DELAY_US
+
+
+def test_schedule_remembers_without_changing_answers() -> None:
+    """A schedule asked in any order answers as a fresh one does."""
+    remembering = schedule("0,30 3 * * 1-5")
+    for minutes in (0, 5000, 1, 100, 4999, 100_000, 7, 0):
+        instant_us = NOON_US + minutes * MINUTE_US
+        assert remembering.due_after(instant_us) == schedule("0,30 3 * * 1-5").due_after(instant_us)
+
+
+def test_end_of_time() -> None:
+    """A schedule with no more dues before the year 10000 is simply never due again."""
+    assert schedule("0 0 1 1 *").due_after(LATEST_US) == LATEST_US
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 50))), st.lists(st.integers(0, 60)))
+def test_agenda_gives_back_what_is_due(added: list[tuple[str, int]], times: list[int]) -> None:
+    """Every name comes back once its instant has come, each once per taking, earliest first."""
+    agenda = Agenda()
+    for name, instant_us in added:
+        agenda.add(name, instant_us)
+    left = list(added)
+    for now_us in times:
+        assert agenda.next_us() == min((us for _, us in left), default=None)
+        due = sorted({us for _, us in left if us <= now_us})
+        expected = list(dict.fromkeys(name for us in due for name, at_us in left if at_us == us))
+        assert agenda.take(now_us) == expected
+        left = [(name, us) for name, us in left if us > now_us]
+
+
+def registration(name: str, cron: str = "0 3 * * *", delay_us: int = DELAY_US) -> Registration:
+    async def callback() -> None: ...
+
+    return Registration(name, CronExpression.parse(cron), callback, delay_us)
+
+
+def reconcile(items: list[Registration], known: dict[str, Task], live: dict[str, int] | None = None) -> Any:
+    return reconciled(
+        items,
+        known,
+        live=live or {},
+        now_us=NOON_US,
+        minute_us=NOON_US,
+        schedule_of=lambda expression: Schedule(expression, UTC),
+        scheduler_id="abc",
+    )
+
+
+def test_ids_are_never_shared() -> None:
+    """New tasks get ids above all known ones."""
+    known = {task.name: task for task in reconcile([registration("a"), registration("b")], {}).tasks}
+    outcome = reconcile([registration("b"), registration("c"), registration("d")], known)
+    assert [(task.name, task.id) for task in outcome.tasks] == [("b", 2), ("c", 3), ("d", 4)]
+    assert [task.name for task in outcome.orphaned] == ["a"]
+
+
+def test_only_what_changed_is_written() -> None:
+    """Preserved tasks are not written again unless something about them changed."""
+    known = {task.name: task for task in reconcile([registration("a"), registration("b")], {}).tasks}
+    outcome = reconcile([registration("a"), registration("b", "0 4 * * *")], known)
+    assert [task.name for task in outcome.rewritten] == ["b"]
+    known["a"] = started(known["a"], NOON_US, is_retry=False)
+    assert [task.name for task in reconcile([registration("a")], known).rewritten] == ["a"]
+    assert reconcile([registration("a")], known, {"a": NOON_US}).rewritten == []
+
+
+def test_record_and_back() -> None:
+    """A record read back is the task it was made of, field by field."""
+    task = failed(started(new_task(), NOON_US, is_retry=True), NOON_US + 5)
+    again = task_from(record_of(task), lambda expression: Schedule(expression, UTC))
+    assert record_of(again) == record_of(task)
+    assert again.due_us == task.due_us
+
+
+def damaged(column: str, value: object) -> list[object]:
+    record = list(record_of(new_task()))
+    record[COLUMNS.index(column)] = value
+    return record
+
+
+@pytest.mark.parametrize(
+    ("record", "kind"),
+    [
+        (5, TaskInvalidStructureError),
+        ("text", TaskInvalidStructureError),
+        (None, TaskInvalidStructureError),
+        ([], TaskMissingFieldError),
+        (list(record_of(new_task()))[:-1], TaskMissingFieldError),
+        (damaged("name", None), TaskMissingFieldError),
+        (damaged("name", 5), TaskInvalidTypeError),
+        (damaged("cron", b"x"), TaskInvalidTypeError),
+        (damaged("answered_us", "soon"), TaskInvalidTypeError),
+        (damaged("answered_us", None), TaskMissingFieldError),
+        (damaged("retry_at_us", 1.5), TaskInvalidTypeError),
+        (damaged("interrupted", True), TaskInvalidTypeError),
+        (damaged("retry_delay_us", -1), TaskInvalidValueError),
+        (damaged("retry_count", -1), TaskInvalidValueError),
+        (damaged("cron", "*/5 * * * *"), TaskInvalidValueError),
+        (damaged("answered_us", 10**30), TaskInvalidValueError),
+        (damaged("answered_us", -(10**30)), TaskInvalidValueError),
+    ],
+)
+def test_damaged_records(record: object, kind: type[TaskTryDeserializeError]) -> None:
+    """Each way a record can be damaged has its own error."""
+    with pytest.raises(kind):
+        task_from(record, lambda expression: Schedule(expression, UTC))

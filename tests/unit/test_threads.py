@@ -1,0 +1,80 @@
+"""Work in threads: order, errors, cancellation, and telling when all of it rests."""
+
+import asyncio
+import threading
+
+import pytest
+
+from duly.threads import Worker, in_thread, outstanding
+
+
+async def test_worker_keeps_order_and_one_thread() -> None:
+    """A worker does what it is given in order, in one thread that is not the loop's."""
+    worker = Worker("test")
+    seen: list[tuple[int, int]] = []
+    await asyncio.gather(*(worker.do(lambda n=n: seen.append((n, threading.get_ident()))) for n in range(50)))
+    worker.end()
+    assert [n for n, _ in seen] == list(range(50))
+    assert len({thread for _, thread in seen}) == 1
+    assert seen[0][1] != threading.get_ident()
+
+
+async def test_worker_raises_what_the_work_raises() -> None:
+    """An error in the thread is raised where the work was given, and the worker goes on."""
+    worker = Worker("test")
+    with pytest.raises(ZeroDivisionError):
+        await worker.do(lambda: 1 // 0)
+    assert await worker.do(lambda: 7) == 7
+    worker.end()
+    assert await worker.do(lambda: 8) == 8  # begins again when it is needed again
+    worker.end()
+
+
+async def test_cancelled_waiting_does_not_cancel_the_work() -> None:
+    """Work that was handed over is done, even if nobody waits for it any more."""
+    worker, gate, done = Worker("test"), threading.Event(), threading.Event()
+
+    def work() -> None:
+        gate.wait()
+        done.set()
+
+    waiting = asyncio.create_task(worker.do(work))
+    await asyncio.sleep(0)  # noqa: TID251 (lets the work be handed over)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert len(outstanding(asyncio.get_running_loop())) == 1
+    gate.set()
+    await worker.do(lambda: None)
+    assert done.is_set()
+    assert outstanding(asyncio.get_running_loop()) == set()
+    worker.end()
+
+
+async def test_posted_work_is_done_and_its_errors_are_nobodys() -> None:
+    """Posted work is done in order; what it raises does not trouble the loop."""
+    worker, seen = Worker("test"), []
+    worker.post(lambda: seen.append(1) or 1 // 0)  # type: ignore[func-returns-value]
+    await worker.do(lambda: seen.append(2))
+    worker.end()
+    assert seen == [1, 2]
+
+
+def test_in_thread_needs_a_function() -> None:
+    """`in_thread` refuses what cannot be called, and shows what it wraps."""
+    with pytest.raises(TypeError):
+        in_thread(5)  # type: ignore[arg-type]
+    assert repr(in_thread(print)) == "in_thread(<built-in function print>)"
+
+
+async def test_cancelled_thread_is_waited_for() -> None:
+    """Cancelling a run in a thread takes effect when its function has returned."""
+    gate = threading.Event()
+    running = asyncio.create_task(in_thread(gate.wait)())  # type: ignore[arg-type]
+    for _ in range(3):
+        await asyncio.sleep(0)  # noqa: TID251 (lets the thread begin)
+        running.cancel()
+    assert not running.done()
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
