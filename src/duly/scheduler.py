@@ -29,6 +29,7 @@ from duly.errors import ScheduleTaskError, StopSchedulerError, StoreInUseError, 
 from duly.events import Announcer, Listener, described
 from duly.instant import duration_us
 from duly.store import Store, store_for
+from duly.threads import outlasting_cancellation
 
 
 class SchedulerState(StrEnum):
@@ -112,14 +113,18 @@ class Scheduler:
         leave = self._poller.runs.enter_wait()
         try:
             async with self._turns.of(number):
-                if self._state is SchedulerState.STOPPING:  # by a stop that was cancelled half-way
-                    await self._shut_down(but_waiting=True)
-                if self._state is SchedulerState.RUNNING:
-                    await self._reinitialize(registrations)
-                else:
-                    await self._initialize_first(registrations)
+                # A list that has begun to take effect does so whole, even if the call is cancelled.
+                await outlasting_cancellation(asyncio.ensure_future(self._initialize_now(registrations)))
         finally:
             leave()
+
+    async def _initialize_now(self, registrations: list[Registration]) -> None:
+        if self._state is SchedulerState.STOPPING:  # by a stop that was cancelled half-way
+            await self._shut_down(but_waiting=True)
+        if self._state is SchedulerState.RUNNING:
+            await self._reinitialize(registrations)
+        else:
+            await self._initialize_first(registrations)
 
     async def _initialize_first(self, registrations: list[Registration]) -> None:
         self._state = SchedulerState.INITIALIZING

@@ -125,10 +125,10 @@ class in_thread:  # noqa: N801 (used like a function)
         """Call the function in a new thread and wait for it."""
         work = _Work(self._function)
         threading.Thread(target=work.perform, name=f"duly {self._function!r}", daemon=True).start()
-        return await _outlasting_cancellation(work.future)
+        return await outlasting_cancellation(work.future)
 
 
-async def _outlasting_cancellation(future: asyncio.Future[T]) -> T:
+async def outlasting_cancellation(future: asyncio.Future[T]) -> T:
     """Wait for *future* to the end; a cancellation in between is raised after that."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():

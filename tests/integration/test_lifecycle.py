@@ -367,3 +367,30 @@ async def test_nothing_is_touched_before_initialize(tmp_path_factory: pytest.Tem
     folder = tmp_path_factory.mktemp("empty")
     Scheduler(folder / "state.db")
     assert list(folder.iterdir()) == []
+
+
+async def test_cancelled_initialize_takes_effect_whole(same_store: StoreFactory) -> None:
+    """An initialize that nobody waits for any more is carried through, and the scheduler can be stopped."""
+    world = World(same_store, "12:00:00")
+    starting = asyncio.create_task(world.scheduler.initialize([world.task("a")]))
+    for _ in range(4):
+        await asyncio.sleep(0)  # noqa: TID251 (lets it begin)
+    starting.cancel()
+    await world.rest()
+    assert starting.done()
+    assert (world.scheduler.state, world.calls_of("a")) == ("Running", ["12:00:00"])
+    await world.scheduler.stop()
+
+
+async def test_odd_names_through_a_whole_life(same_store: StoreFactory) -> None:
+    """Names with control characters, emoji, or a megabyte of letters are tasks like any other."""
+    world = World(same_store, "12:00:00")
+    names = ["\n", "\0", "\x1b[2J", "🗓️", "\u202eevil", "x" * 1_000_000, "'; DROP TABLE task; --"]
+    tasks = [world.task(name) for name in names]
+    await world.begin(*tasks)
+    await world.scheduler.stop()
+    await world.begin(*tasks)
+    await world.clock.advance(MINUTE)
+    await world.scheduler.stop()
+    assert all(world.calls_of(name) == ["12:00:00", "12:01:00"] for name in names)
+    assert len(world.told("TaskPreserved")) == len(names)

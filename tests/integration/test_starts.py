@@ -4,6 +4,8 @@ import asyncio
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
+import pytest
+
 from duly import in_thread
 from tests.conftest import StoreFactory
 from tests.world import HOUR, MINUTE, World, at
@@ -140,13 +142,26 @@ async def test_tasks_due_together_run_in_parallel(same_store: StoreFactory) -> N
     await world.crash()
 
 
-async def test_initialize_returns_before_the_first_callback(same_store: StoreFactory) -> None:
-    """When `initialize` returns, no callback has been called yet."""
+@pytest.mark.parametrize("how", ["await", "task", "gather"])
+async def test_initialize_returns_before_the_first_callback(same_store: StoreFactory, how: str) -> None:
+    """When `initialize` returns, the first time and later, no callback of its list has been called yet."""
     world = World(same_store)
-    await world.scheduler.initialize([world.task("a")])
-    assert world.calls == []
-    await world.rest()
-    assert world.calls == [("a", "12:00:30")]
+
+    async def initialize(name: str) -> list[tuple[str, str]]:
+        await world.scheduler.initialize([world.task(name)])
+        return list(world.calls)
+
+    for name in ("first", "second"):
+        world.calls.clear()
+        if how == "await":
+            calls = await initialize(name)
+        elif how == "task":
+            calls = await asyncio.create_task(initialize(name))
+        else:
+            (calls,) = await asyncio.gather(initialize(name))
+        assert calls == []
+        await world.rest()
+        assert world.calls == [(name, "12:00:30")]
     await world.scheduler.stop()
 
 
