@@ -135,7 +135,7 @@ class Scheduler:
             try:
                 self._scheduler_id = contents.scheduler_id
                 known, unreadable = self._read(contents.records, registrations)
-                outcome = self._reconciled(registrations, known)
+                outcome = self._reconciled(registrations, known, is_restart=True)
                 await self._take_over(outcome, registrations, unreadable)
             except BaseException:
                 await self._store.close()
@@ -150,7 +150,7 @@ class Scheduler:
         self._announce("SchedulerReinitializationStarted")
         try:
             async with self._poller.writing:
-                outcome = self._reconciled(registrations, self._book.tasks)
+                outcome = self._reconciled(registrations, self._book.tasks, is_restart=False)
                 await self._take_over(outcome, registrations, [])
         except BaseException as error:
             await self._shut_down_quietly()
@@ -177,7 +177,9 @@ class Scheduler:
                 tasks[task.name] = task
         return tasks, unreadable
 
-    def _reconciled(self, registrations: list[Registration], known: dict[str, Task]) -> Reconciliation:
+    def _reconciled(
+        self, registrations: list[Registration], known: dict[str, Task], *, is_restart: bool
+    ) -> Reconciliation:
         now_us = self._poller.now_us()
         return reconciled(
             registrations,
@@ -187,6 +189,7 @@ class Scheduler:
             minute_us=minute_begun(now_us, self._book.zone),
             schedule_of=self._book.schedule_of,
             scheduler_id=self._scheduler_id,
+            is_restart=is_restart,
         )
 
     async def _take_over(

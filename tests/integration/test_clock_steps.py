@@ -170,3 +170,17 @@ async def test_host_clock_tells_time_in_utc() -> None:
     clock = HostClock()
     assert clock.now().tzinfo is UTC
     await clock.sleep_until(clock.now() - HOUR)
+
+
+async def test_identical_list_after_small_steps_changes_nothing(same_store: StoreFactory) -> None:
+    """Registering the same list again after several small steps back does not bring minutes a second time."""
+    world = World(same_store, "12:10:00")
+    task = world.task("a")
+    await world.begin(task)
+    for _ in range(2):
+        world.clock.step(-timedelta(minutes=5))
+        await world.rest()
+    await world.scheduler.initialize([task])
+    await world.until("12:11")
+    assert world.calls_of("a") == ["12:10:00", "12:11:00"]
+    await world.scheduler.stop()

@@ -33,11 +33,14 @@ class Known:
 
     cron: str
     delay_s: float
+    counted: int
+    """The latest minute of which it is known whether it was due. A clock set back a little repeats none."""
     is_due: bool = False
     retry_at_s: float | None = None
     is_interrupted: bool = False
     may_be_interrupted: bool = False
     owed_since_s: float | None = None
+    started_s: float = 0.0
 
 
 @dataclass
@@ -45,8 +48,6 @@ class Judge:
     """Follows one trace. Times are seconds on the scheduler's clock."""
 
     now_s: float
-    counted: int = 0
-    """The latest minute whose dues have been counted."""
     tasks: dict[str, Known] = field(default_factory=dict)
     running: dict[str, bool] = field(default_factory=dict)
     """Running tasks, and whether the run began under the present registration."""
@@ -55,19 +56,15 @@ class Judge:
     unwritten: set[str] = field(default_factory=set)
     starts: int = 0
 
-    def __post_init__(self) -> None:
-        self.counted = int(self.now_s // MINUTE_S)
-
     # --- time ---
 
     def reaches(self, now_s: float) -> None:
         """Time passes, or jumps forward, to *now_s*."""
         self.now_s = now_s
         minute = int(now_s // MINUTE_S)
-        for passed in range(self.counted + 1, minute + 1):
-            for known in self.tasks.values():
-                known.is_due |= is_due(known.cron, passed)
-        self.counted = max(self.counted, minute)
+        for known in self.tasks.values():
+            known.is_due |= any(is_due(known.cron, passed) for passed in range(known.counted + 1, minute + 1))
+            known.counted = max(known.counted, minute)
         self._note_obligations()
 
     def rested(self) -> None:
@@ -86,11 +83,14 @@ class Judge:
         if to_s >= before_s:
             self.reaches(to_s)
         elif before_s - to_s > TOLERATED_S:
-            self.counted = int(-(-to_s // MINUTE_S)) - 1  # a minute that begins right at to_s counts
             for known in self.tasks.values():
-                if known.retry_at_s is not None:
-                    known.retry_at_s = min(known.retry_at_s, to_s + known.delay_s)
+                self._count_afresh(known)
             self.reaches(to_s)
+
+    def _count_afresh(self, known: Known) -> None:
+        known.counted = int(-(-self.now_s // MINUTE_S)) - 1  # a minute that begins right now counts
+        if known.retry_at_s is not None:
+            known.retry_at_s = min(known.retry_at_s, self.now_s + known.delay_s)
 
     def _note_obligations(self) -> None:
         for name, known in self.tasks.items():
@@ -110,12 +110,15 @@ class Judge:
             known = before.get(name)
             if known is None or (known.cron, known.delay_s) != (cron, delay_s):
                 was = known
-                known = Known(cron, delay_s, is_due=is_due(cron, int(self.now_s // MINUTE_S)))
+                minute = int(self.now_s // MINUTE_S)
+                known = Known(cron, delay_s, minute, is_due=is_due(cron, minute))
                 if was is not None:
                     known.is_interrupted = was.is_interrupted
                     known.may_be_interrupted = was.may_be_interrupted
                 if name in self.running:
                     self.running[name] = False
+            elif not self.is_active and known.started_s > self.now_s + TOLERATED_S:
+                self._count_afresh(known)  # what the store says was written under a clock far ahead
             self.tasks[name] = known
         for name in self.running:
             if name not in self.tasks:
@@ -166,6 +169,7 @@ class Judge:
             raise ViolationError(f"S1d: {name} started at {self.now_s} without a cause")
         known.is_due = known.is_interrupted = known.may_be_interrupted = False
         known.retry_at_s = known.owed_since_s = None
+        known.started_s = self.now_s
         self.running[name] = True
         self.unwritten.discard(name)
         self.starts += 1

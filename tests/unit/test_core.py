@@ -208,6 +208,7 @@ def reconcile(items: list[Registration], known: dict[str, Task], live: dict[str,
         minute_us=NOON_US,
         schedule_of=lambda expression: Schedule(expression, UTC),
         scheduler_id="abc",
+        is_restart=True,
     )
 
 

@@ -57,12 +57,14 @@ def reconciled(
     minute_us: Instant,
     schedule_of: Callable[[CronExpression], Schedule],
     scheduler_id: str,
+    is_restart: bool,
 ) -> Reconciliation:
     """What *registrations* make of the *known* tasks.
 
     *live* names the runs in flight in this process and when they began; a task that was running and is
     not live was interrupted by a crash. A live run outlasts the removal of its task, so a task that comes
-    back finds it still running.
+    back finds it still running. With *is_restart* the known tasks come from a store, perhaps written under a
+    clock that was far ahead.
     """
     outcome = Reconciliation()
     next_id = max((task.id for task in known.values()), default=0) + 1
@@ -77,7 +79,8 @@ def reconciled(
             and before.schedule.text == expression.text
             and before.retry_delay_us == retry_delay_us
         ):
-            task = moved_back(before, now_us) if is_ahead_of_clock(before, now_us) else before
+            is_ahead = is_restart and is_ahead_of_clock(before, now_us)
+            task = moved_back(before, now_us) if is_ahead else before
             outcome.preserved.append(task)
             if task is not known[name]:
                 outcome.touched.append(task)

@@ -1,0 +1,67 @@
+"""Every example runs, and the README's code is the example's."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_quickstart_runs(tmp_path: Path) -> None:
+    """The quick start runs its task at once, stops on Ctrl-C, and does not run the same minute again."""
+    for expected in ("backing up", None):
+        command = [sys.executable, "-u", str(ROOT / "examples" / "quickstart.py")]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+        ) as run:
+            assert run.stdout is not None
+            if expected is not None:
+                assert run.stdout.readline().strip() == expected
+                run.send_signal(signal.SIGINT)
+            else:
+                run.kill()
+            run.communicate(timeout=60)
+    assert (tmp_path / "state.db").exists()
+
+
+def test_example_tests_pass(tmp_path: Path) -> None:
+    """The example of testing one's own schedule passes, with the fixture that duly brings."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        str(ROOT / "examples" / "test_my_schedule.py"),
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=120)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "2 passed" in result.stdout
+
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_readme_shows_the_quickstart() -> None:
+    """The code in the README is the example that is tested, line by line."""
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    example = (ROOT / "examples" / "quickstart.py").read_text()
+    body = [line for line in blocks[0].splitlines() if line.strip()]
+    assert body
+    missing = [line for line in body if line not in example.splitlines()]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    "named", sorted(set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", README))), ids="::".join
+)
+def test_readme_names_tests_that_exist(named: tuple[str, str]) -> None:
+    """Each guarantee in the README names a test, and the test is there."""
+    path, test = named
+    assert (ROOT / path).exists()
+    assert not test or f"def {test}(" in (ROOT / path).read_text()
