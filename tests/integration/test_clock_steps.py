@@ -1,11 +1,12 @@
 """A wall clock that jumps (SCHEDULER.md 3)."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
-from duly import Scheduler
+from duly import Scheduler, StoreError
 from duly.clock import HostClock
 from duly.store import MemoryStore
-from duly.testing import VirtualClock
+from duly.testing import FaultyStore, VirtualClock
 from tests.conftest import StoreFactory
 from tests.world import HOUR, MINUTE, World
 
@@ -183,4 +184,44 @@ async def test_identical_list_after_small_steps_changes_nothing(same_store: Stor
     await world.scheduler.initialize([task])
     await world.until("12:11")
     assert world.calls_of("a") == ["12:10:00", "12:11:00"]
+    await world.scheduler.stop()
+
+
+async def test_due_that_stood_is_answered_after_a_small_step_back(same_store: StoreFactory) -> None:
+    """A due that came during a run is answered right after it, though the clock was set back meanwhile."""
+    world = World(same_store, "12:10:00")
+    may_end = asyncio.Event()
+
+    async def callback() -> None:
+        world.calls.append(("a", f"{world.clock.now():%H:%M:%S}"))
+        await may_end.wait()
+
+    await world.begin(("a", "10,11,12 * * * *", callback, MINUTE))
+    await world.until("12:11:05")
+    world.clock.step(-timedelta(seconds=65))
+    may_end.set()
+    await world.until("12:13")
+    assert world.calls_of("a") == ["12:10:00", "12:10:00", "12:12:00"]
+    assert world.told("TaskRunStarted")[1][1]["scheduledTime"] == "2026-01-01T12:11:00+00:00"
+    await world.scheduler.stop()
+
+
+async def test_due_that_stood_survives_a_step_back_and_a_crash(same_store: StoreFactory) -> None:
+    """What stood when the clock was set back is remembered over a crash."""
+    faulty = FaultyStore(same_store())
+    world = World(lambda: faulty, "12:10:30")
+    task = world.task("a", "11 * * * *")
+    await world.begin(task)
+    faulty.fail(StoreError(store="x", reason="is broken"))
+    await world.until("12:11:30")
+    world.clock.step(-timedelta(seconds=60))
+    await world.rest()
+    faulty.heal()
+    world.scheduler._poller.is_closed = True  # so that nothing starts before the crash
+    await world.clock.advance(timedelta(seconds=17))
+    await world.crash()
+    assert world.calls == []
+    await world.begin(task)
+    await world.until("12:30")
+    assert world.calls_of("a") == ["12:10:47"]
     await world.scheduler.stop()

@@ -114,7 +114,7 @@ async def test_run_of_a_staying_task_is_kept(same_store: StoreFactory) -> None:
     assert world.calls_of("stays") == ["12:00:00"]
     assert [fields["duration"] for _, fields in world.told("TaskRunCompleted")] == [3_600_000]
     await world.scheduler.stop()
-    assert (await records(same_store()))["stays"][12] is None
+    assert (await records(same_store()))["stays"][13] is None
 
 
 async def test_run_of_a_removed_task_finishes_and_is_forgotten(same_store: StoreFactory) -> None:
@@ -148,7 +148,7 @@ async def test_run_begun_before_an_override_arms_no_retry(same_store: StoreFacto
     await world.until("14:00")
     assert world.calls_of("a") == ["12:00:00"]
     await world.scheduler.stop()
-    assert (await records(same_store()))["a"][6:13] == (None, None, None, None, 0, 0, None)
+    assert (await records(same_store()))["a"][6:14] == (None, None, None, None, 0, 0, 0, None)
 
 
 async def test_overridden_task_waits_for_its_old_run(same_store: StoreFactory) -> None:

@@ -22,6 +22,7 @@ from duly.core.task import (
     moved_back,
     registered,
     retry_ready_us,
+    set_back,
     started,
     succeeded,
     wakes_us,
@@ -144,6 +145,20 @@ def test_moved_back_counts_afresh() -> None:
     assert moved.due_us == to_us
     assert moved.retry_at_us == to_us + DELAY_US
     assert moved_back(task, to_us + 1).due_us == to_us + 60 * MINUTE_US
+
+
+def test_due_that_stood_stands_after_a_step_back() -> None:
+    """A due that stood when the clock was set back stands still; the minutes seen again bring none."""
+    task = started_and_ended(new_task())
+    before_us, after_us = NOON_US + 2 * MINUTE_US, NOON_US
+    (start,) = starts_owed([set_back(task, before_us, after_us)], after_us)
+    assert start.cause is Cause.CRON
+    assert scheduled_us(start) == before_us
+    assert start.after.due_us == NOON_US + 3 * MINUTE_US
+    assert not start.after.due_stands
+    idle = started_and_ended(new_task("30 * * * *"))
+    assert set_back(idle, before_us, after_us) is idle
+    assert set_back(task, before_us, before_us - 6 * MINUTE_US).due_stands
 
 
 def test_retries_without_delay_are_paced() -> None:

@@ -22,6 +22,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
+    "demo": Entry("duly.cli.demo", "demo", "Watch six tasks run, fail, retry and survive."),
     "explain": Entry("duly.cli.explain", "explain", "Say in plain words when a cron expression is due."),
     "next": Entry("duly.cli.next", "next_firings", "List the next times at which a cron expression is due."),
 }

@@ -35,6 +35,8 @@ def cause_standing(task: Task, now_us: Instant) -> Cause | None:
         return Cause.INTERRUPTED
     if task.due_us <= now_us:
         return Cause.STARTUP if task.due_us <= task.registered_us else Cause.CRON
+    if task.due_stands:
+        return Cause.CRON
     if retry_ready_us(task) <= now_us:
         return Cause.RETRY
     return None
@@ -56,6 +58,8 @@ def scheduled_us(start: Start) -> Instant:
     assert now_us is not None
     match start.cause:
         case Cause.CRON | Cause.STARTUP:
+            if task.due_us > now_us:  # it stands since before the clock was set back
+                return task.schedule.due_at_or_before(task.answered_us)
             following_us = task.schedule.due_after(task.due_us)
             return task.due_us if following_us > now_us else task.schedule.due_at_or_before(now_us)
         case Cause.RETRY:

@@ -34,15 +34,16 @@ COLUMNS = (
     "retry_at_us",
     "retry_count",
     "interrupted",
+    "due_stands",
     "running_since_us",
     "scheduler_id",
 )
 """What is kept of a task, in order."""
 
-STATE_COLUMNS = COLUMNS[4:13]
+STATE_COLUMNS = COLUMNS[4:14]
 """What changes when a task runs; the rest changes only when it is registered."""
 
-_COUNTS = frozenset({"id", "retry_delay_us", "retry_count", "interrupted"})
+_COUNTS = frozenset({"id", "retry_delay_us", "retry_count", "interrupted", "due_stands"})
 _TEXTS = frozenset({"name", "cron", "scheduler_id"})
 _OPTIONAL = frozenset(
     {"last_attempt_us", "last_success_us", "last_failure_us", "retry_at_us", "running_since_us"}
@@ -65,6 +66,7 @@ def state_of(task: Task) -> tuple[object, ...]:
         task.retry_at_us,
         task.retry_count,
         int(task.interrupted),
+        int(task.due_stands),
         task.running_since_us,
     )
 
@@ -90,6 +92,7 @@ def task_from(record: Any, schedule_of: Callable[[CronExpression], Schedule]) ->
         retry_at_us,
         retry_count,
         interrupted,
+        due_stands,
         running_since_us,
         scheduler_id,
     ) = record[: len(COLUMNS)]
@@ -111,6 +114,7 @@ def task_from(record: Any, schedule_of: Callable[[CronExpression], Schedule]) ->
         retry_at_us,
         retry_count,
         bool(interrupted),
+        bool(due_stands),
         running_since_us,
         scheduler_id,
     )

@@ -3,7 +3,8 @@
 Each change is a function from a task to a new task. The causes of SCHEDULER.md 3 are not flags that
 somebody must remember to set and clear; three of the four follow from times:
 
-  cron, startup   `due_us`, the first due after `answered_us`, has come
+  cron, startup   `due_us`, the first due after `answered_us`, has come (or `due_stands`: it had come before
+                  the clock was set back)
   retry           `retry_at_us` has come
   interrupted     `interrupted`: the process died while the task was running
 
@@ -41,6 +42,8 @@ class Task(msgspec.Struct, frozen=True, gc=False):
     retry_at_us: Instant | None = None
     retry_count: int = 0
     interrupted: bool = False
+    due_stands: bool = False
+    """A due stands whose minute lies ahead again, because the clock was set back over it."""
     running_since_us: Instant | None = None
     scheduler_id: str = ""
     """The identifier of the scheduler that wrote the task."""
@@ -98,6 +101,7 @@ def started(task: Task, now_us: Instant, *, is_retry: bool) -> Task:
         None,
         task.retry_count + 1 if is_retry else 0,
         False,
+        False,
         now_us,
         task.scheduler_id,
     )
@@ -137,8 +141,25 @@ def cut_off(task: Task) -> Task:
     return _replace(task, running_since_us=None, interrupted=True)
 
 
+def set_back(task: Task, before_us: Instant, after_us: Instant) -> Task:
+    """The task after the clock was set back from *before_us* to *after_us* (SCHEDULER.md 3).
+
+    What stood before stands still, though its minute may lie ahead again. After a small step the minutes up
+    to *before_us* have been had and come no second time; after a large one dues count afresh.
+    """
+    due_stands = task.due_stands or task.due_us <= before_us
+    if before_us - after_us > STEP_TOLERATED_US:
+        return _replace(moved_back(task, after_us), due_stands=due_stands)
+    if not due_stands:
+        return task
+    answered_us = max(task.answered_us, before_us)
+    return _replace(
+        task, answered_us=answered_us, due_us=task.schedule.due_after(answered_us), due_stands=True
+    )
+
+
 def moved_back(task: Task, to_us: Instant) -> Task:
-    """The task after the clock was set back far, to *to_us*: dues count afresh from there.
+    """The task as it is under a clock that was far ahead and now reads *to_us*: dues count afresh from there.
 
     Nothing waits for a future that was a mistake; a retry is due no later than its delay from now.
     """

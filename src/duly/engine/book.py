@@ -14,7 +14,7 @@ from duly.core.causes import cause_standing
 from duly.core.reconciliation import Reconciliation
 from duly.core.registration import Callback
 from duly.core.schedule import Schedule
-from duly.core.task import Task, moved_back, released, wakes_us
+from duly.core.task import Task, released, set_back, wakes_us
 from duly.cron import CronExpression
 from duly.engine.runs import Run
 from duly.instant import Instant
@@ -105,7 +105,7 @@ class Book:
         self.agenda = Agenda()
         self.ready.clear()
         for name, entry in self.entries.items():
-            if entry.task.interrupted:
+            if entry.task.interrupted or entry.task.due_stands:
                 self.ready[name] = None
             self.agenda.add(name, wakes_us(entry.task))
 
@@ -121,10 +121,11 @@ class Book:
         elif (wakes := wakes_us(entry.task)) < entry.task.due_us:  # its due is on the agenda since its start
             self.agenda.add(entry.task.name, wakes)
 
-    def move_back(self, to_us: Instant) -> None:
-        """Count all dues afresh from *to_us*: the clock was set back that far."""
+    def set_back(self, before_us: Instant, after_us: Instant) -> None:
+        """Account for a clock that was set back from *before_us* to *after_us*."""
         for entry in self.entries.values():
-            self.change(entry, moved_back(entry.task, to_us))
+            if (task := set_back(entry.task, before_us, after_us)) is not entry.task:
+                self.change(entry, task)
         self.set_agenda()
 
     def names_to_look_at(self, now_us: Instant, at_most: int | None) -> list[str]:

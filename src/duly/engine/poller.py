@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 
 from duly.clock import Step, Watchable
 from duly.core.causes import Cause, Start, preempts_retry, scheduled_us, starts_owed
-from duly.core.task import STEP_TOLERATED_US, Task, called, failed, released, succeeded, wakes_us
+from duly.core.task import Task, called, failed, released, succeeded, wakes_us
 from duly.engine.book import Book, Entry
 from duly.engine.runs import Run, Runs
 from duly.errors import TaskListMismatchError
@@ -55,7 +55,7 @@ class Poller:
         self._wake = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] | None = None
-        self._moved_back_to_us: Instant | None = None
+        self._steps_back: list[Step] = []
         self._deadlines: list[tuple[Instant, int, Run]] = []
         self._fault: BaseException | None = None
         self._pause_us = 0
@@ -149,9 +149,9 @@ class Poller:
 
     async def _cycle(self) -> None:
         now_us = self.now_us()
-        if self._moved_back_to_us is not None:
-            self._book.move_back(self._moved_back_to_us)
-            self._moved_back_to_us = None
+        for step in self._steps_back:
+            self._book.set_back(step.before_us, step.after_us)
+        self._steps_back.clear()
         self._cancel_overdue(now_us)
         if self._fault is not None and now_us < self._resume_us:
             return
@@ -352,8 +352,8 @@ class Poller:
 
     def _on_step(self, step: Step) -> None:
         self._announce("ClockStepped", before=self._iso(step.before_us), after=self._iso(step.after_us))
-        if step.after_us < step.before_us - STEP_TOLERATED_US:
-            self._moved_back_to_us = step.after_us
+        if step.after_us < step.before_us:
+            self._steps_back.append(step)
         # A pause or a time limit is a length of time, whatever the wall clock reads meanwhile.
         shift_us = step.after_us - step.before_us
         self._resume_us += shift_us

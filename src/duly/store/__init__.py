@@ -12,9 +12,9 @@ __all__ = ["Contents", "MemoryStore", "SQLiteStore", "Store", "store_for"]
 
 def store_for(place: object) -> Store:
     """The store that *place* means: a path, ":memory:", an address, or a store itself."""
+    if isinstance(place, str | os.PathLike) and os.fspath(place) == ":memory:":
+        return MemoryStore()
     if isinstance(place, str):
-        if place == ":memory:":
-            return MemoryStore()
         if place.startswith(("postgresql://", "postgres://")):
             raise ValueError("PostgreSQL stores are not in this version of duly; use a path to a SQLite file")
         if "://" in place:

@@ -16,6 +16,7 @@ CREATE TABLE task (
     retry_at_us      INTEGER,          -- pendingRetryUntil
     retry_count      INTEGER NOT NULL,
     interrupted      INTEGER NOT NULL, -- 1: a crash cut a run off, and no start has answered for it
+    due_stands       INTEGER NOT NULL, -- 1: a due stands though its minute lies ahead: the clock was set back
     running_since_us INTEGER,
     scheduler_id     TEXT    NOT NULL
 ) STRICT;

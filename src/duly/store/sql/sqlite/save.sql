@@ -9,6 +9,7 @@ SET registered_us    = new ->> 1,
     retry_at_us      = new ->> 6,
     retry_count      = new ->> 7,
     interrupted      = new ->> 8,
-    running_since_us = new ->> 9
+    due_stands       = new ->> 9,
+    running_since_us = new ->> 10
 FROM (SELECT value AS new FROM json_each(?))
 WHERE id = new ->> 0;

@@ -1,0 +1,91 @@
+"""`duly demo`: a scheduler at work, to watch, to stop, to kill, and to start again.
+
+This module is only the command. The cast, the memory, the view, the table and the show are one module each;
+all but the last two are pure.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterable
+from datetime import UTC, tzinfo
+
+import click
+import tzlocal
+
+from duly.cli.demo.cast import Part, cast_of
+from duly.cli.demo.memory import Memory, memories_in, story_of
+from duly.cli.demo.output import output_for
+from duly.cli.demo.show import Show
+from duly.cli.demo.view import began
+from duly.cli.demo.words import joined
+from duly.clock import HostClock
+from duly.errors import SchedulerError, ScheduleTaskError
+from duly.instant import instant_of
+
+__all__ = ["demo"]
+
+
+@click.command()
+@click.option("--store", default="demo.db", show_default=True, metavar="PATH", help="The SQLite file to use.")
+@click.option(
+    "--for",
+    "length_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Stop gracefully after this time. [default: on Ctrl-C]",
+)
+@click.option(
+    "--pace",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    metavar="FACTOR",
+    help="Stretch how long the tasks work; 0.1 hurries them.",
+)
+def demo(store: str, length_s: float | None, pace: float) -> None:
+    """Watch six tasks run, fail, retry, wait, and survive.
+
+    Press Ctrl-C for a graceful stop, press it twice (or kill the process) to cut the runs off, and run it
+    again: the store remembers, and the story goes on.
+    """
+    clock, zone = HostClock(), _zone_of_host()
+    cast = cast_of(clock, pace=pace)
+    memories = memories_in(store)
+    _check_ours(store, memories, cast)
+    view = began(
+        cast,
+        memories,
+        store=store,
+        zone=zone,
+        process_id=os.getpid(),
+        story=story_of(memories, instant_of(clock.now()), zone),
+    )
+    try:
+        asyncio.run(Show(view, output_for(sys.stdout), clock).perform(cast, length_s=length_s))
+    except (SchedulerError, ValueError) as error:
+        raise click.ClickException(_sentence(error)) from error
+
+
+def _zone_of_host() -> tzinfo:
+    """The zone of the host, or UTC where it does not say: a demo needs no more."""
+    try:
+        return tzlocal.get_localzone()
+    except (KeyError, ValueError):  # a TZ that no database knows; settings that contradict each other
+        return UTC
+
+
+def _check_ours(store: str, memories: Iterable[Memory], cast: Iterable[Part]) -> None:
+    """Refuse a store with other tasks: to the scheduler they would be orphans, and it would forget them."""
+    names = {part.name for part in cast}
+    others = [memory.name for memory in memories if memory.name not in names]
+    if others:
+        shown = joined([repr(name) for name in others[:3]] + ["others"] * (len(others) > 3))
+        raise click.ClickException(
+            f"Store {store} holds tasks that are not the demo's: {shown}; choose another path"
+        )
+
+
+def _sentence(error: Exception) -> str:
+    """What went wrong, without the name of the task that happened to be first."""
+    cause = error.details["cause"] if isinstance(error, ScheduleTaskError) else error
+    return str(cause)
