@@ -95,4 +95,4 @@ async def graceful(store: str) -> None:
 
 if __name__ == "__main__":
     program, *arguments = sys.argv[1:]
-    asyncio.run({f.__name__: f for f in (long_run, minutes, forked, graceful)}[program](*arguments))  # type: ignore[operator]
+    asyncio.run({f.__name__: f for f in (long_run, minutes, forked, graceful)}[program](*arguments))

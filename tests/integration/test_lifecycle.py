@@ -24,9 +24,9 @@ async def test_empty_list_then_stop(same_store: StoreFactory) -> None:
     """A scheduler with nothing to do starts and stops."""
     world = World(same_store)
     await world.begin()
-    assert world.scheduler.state is SchedulerState.RUNNING
+    assert str(world.scheduler.state) == "Running"
     await world.scheduler.stop()
-    assert world.scheduler.state is SchedulerState.STOPPED
+    assert str(world.scheduler.state) == "Stopped"
 
 
 async def test_states_are_the_words_of_the_contract() -> None:
@@ -177,7 +177,7 @@ async def test_bad_argument_changes_nothing(same_store: StoreFactory) -> None:
     world = World(same_store, "12:00:00")
     await world.begin(world.task("a"))
     with pytest.raises(NegativeRetryDelayError):
-        world.scheduler.initialize([world.task("b", delay=timedelta(seconds=-1))])
+        await world.scheduler.initialize([world.task("b", delay=timedelta(seconds=-1))])
     assert world.scheduler.state == "Running"
     await world.clock.advance(MINUTE)
     assert world.calls_of("a") == ["12:00:00", "12:01:00"]

@@ -169,7 +169,7 @@ class Judge:
             raise ViolationError(f"S1d: {name} started at {self.now_s} without a cause")
         known.is_due = known.is_interrupted = known.may_be_interrupted = False
         known.retry_at_s = known.owed_since_s = None
-        known.started_s = self.now_s
+        known.started_s = max(known.started_s, self.now_s)
         self.running[name] = True
         self.unwritten.discard(name)
         self.starts += 1

@@ -164,7 +164,7 @@ def test_due_that_stood_stands_after_a_step_back() -> None:
 def test_retries_without_delay_are_paced() -> None:
     """The first retry needs no pause; later ones wait a little longer each time, at most a second."""
     task = msgspec.structs.replace(new_task("0 3 * * *"), retry_delay_us=0)
-    pauses = []
+    pauses: list[int] = []
     for _ in range(15):
         task = failed(started(task, NOON_US, is_retry=bool(pauses)), NOON_US)
         pauses.append(retry_ready_us(task) - NOON_US)

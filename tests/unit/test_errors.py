@@ -1,6 +1,7 @@
 """The error table (SCHEDULER.md 6), row by row, and the public surface."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import duly
 import duly.errors
@@ -8,7 +9,7 @@ import duly.testing
 from duly import errors
 
 CAUSE = ValueError("because")
-ROWS = [
+ROWS: list[tuple[duly.SchedulerError, str, dict[str, Any]]] = [
     (
         errors.ScheduleTaskError(name="a", cron_expression="* * * * *", cause=CAUSE),
         "Failed to schedule task 'a': because",

@@ -22,11 +22,13 @@ def blocking() -> None:
 
 def refused(registrations: Any) -> duly.SchedulerError:
     with pytest.raises(duly.SchedulerError) as raised:
-        Scheduler(":memory:").initialize(registrations)
+        Scheduler(":memory:").initialize(registrations).close()
     return raised.value
 
 
-@pytest.mark.parametrize("argument", [None, 7, "text", {}, {"a": 1}, set(), iter([]), object(), b""])
+@pytest.mark.parametrize(
+    "argument", [None, 7, "text", {}, {"a": 1}, set(), iter([]), object(), b""], ids=type
+)
 def test_not_a_list(argument: object) -> None:
     """Anything but a list or tuple is refused at the call."""
     error = refused(argument)
@@ -56,7 +58,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("item", SHAPES, ids=repr)
+@pytest.mark.parametrize("item", SHAPES, ids=range(len(SHAPES)))
 @pytest.mark.filterwarnings("ignore:coroutine")
 def test_wrong_shape(item: object) -> None:
     """A registration of the wrong length or types is refused with its index and itself."""
@@ -93,7 +95,7 @@ def test_odd_names_are_fine(name: str) -> None:
     Scheduler(":memory:").initialize([(name, "* * * * *", callback, MINUTE)]).close()
 
 
-@pytest.mark.parametrize("function", [blocking, print, len, lambda: None, int, Scheduler])
+@pytest.mark.parametrize("function", [blocking, print, len, lambda: None, int, Scheduler], ids=range(6))
 def test_blocking_callback(function: object) -> None:
     """A plain function is refused with the name of the wrapper to use."""
     error = refused([("a", "* * * * *", function, MINUTE)])
@@ -178,7 +180,7 @@ def test_faults_left_to_right() -> None:
         ({"clock": object()}, TypeError),
         ({"listeners": [5]}, TypeError),
     ],
-    ids=repr,
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else value.__name__,
 )
 def test_bad_options(arguments: dict[str, Any], kind: type[Exception]) -> None:
     """An option that cannot be used is refused when the scheduler is made."""
