@@ -56,6 +56,8 @@ async def minutes(store: str, start: str) -> None:
     scheduler = Scheduler(store, clock=clock, timezone=UTC)
     await scheduler.initialize([task(f"t{n}") for n in range(5)])
     while True:
+        # Said before it comes, so that the next process never begins at an earlier minute than this one saw.
+        say(f"T - {int(clock.now().timestamp()) // 60 + 1}")
         await clock.advance(MINUTE)
 
 

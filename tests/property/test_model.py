@@ -132,7 +132,7 @@ class Life:
         self.store.heal()
         await self.clock.advance(timedelta(seconds=20))  # the longest pause between two attempts
         self.judge.is_faulty = False
-        self.judge.unwritten.clear()
+        self.judge.written()
         self.judge.reaches(self.clock.now().timestamp())
 
 
