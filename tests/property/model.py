@@ -55,8 +55,6 @@ class Judge:
     is_faulty: bool = False
     unwritten: set[str] = field(default_factory=set)
     """Tasks whose last end may not have been written."""
-    unwritten_dues: set[str] = field(default_factory=set)
-    """Tasks whose standing due lies ahead again since a step back that may not have been written."""
     starts: int = 0
 
     # --- time ---
@@ -80,8 +78,6 @@ class Judge:
     def stepped(self, to_s: float) -> None:
         """The clock is set to *to_s*."""
         before_s, self.now_s = self.now_s, to_s
-        if to_s < before_s and self.is_faulty:
-            self.unwritten_dues |= {name for name, known in self.tasks.items() if known.is_due}
         for known in self.tasks.values():
             if known.owed_since_s is not None:
                 known.owed_since_s = to_s
@@ -157,15 +153,12 @@ class Judge:
         self.is_active = False
         for name in self.unwritten & self.tasks.keys():
             self.tasks[name].may_be_interrupted = True
-        for name in self.unwritten_dues & self.tasks.keys():
-            self.tasks[name].is_due, self.tasks[name].may_be_interrupted = False, True
         self.written()
         self._note_obligations()
 
     def written(self) -> None:
         """The store works: all there was to write has been written, or is lost."""
         self.unwritten.clear()
-        self.unwritten_dues.clear()
 
     def started(self, name: str) -> None:
         """A callback was called."""
@@ -184,7 +177,6 @@ class Judge:
         known.started_s = max(known.started_s, self.now_s)
         self.running[name] = True
         self.unwritten.discard(name)
-        self.unwritten_dues.discard(name)
         self.starts += 1
 
     def ended(self, name: str, *, ok: bool) -> None:

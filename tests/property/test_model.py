@@ -116,8 +116,8 @@ class Life:
                 raise self.objections[0]
 
     async def step(self, seconds: int) -> None:
-        """Set the clock; back only while somebody is there to notice."""
-        if seconds < 0 and not self.judge.is_active:
+        """Set the clock; back only while somebody is there to notice and can write down what it means."""
+        if seconds < 0 and (self.judge.is_faulty or not self.judge.is_active):
             return
         self.clock.step(timedelta(seconds=seconds))
         self.judge.stepped(self.clock.now().timestamp())

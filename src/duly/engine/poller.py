@@ -14,17 +14,15 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from duly.clock import Step, Watchable
-from duly.core.causes import Cause, Start, preempts_retry, scheduled_us, starts_owed
-from duly.core.task import Task, called, failed, released, succeeded, wakes_us
+from duly.core.causes import Start, starts_owed
+from duly.core.task import called, failed, released, succeeded, wakes_us
 from duly.engine.book import Book, Entry
+from duly.engine.journal import Journal
 from duly.engine.runs import Run, Runs
-from duly.errors import TaskListMismatchError
-from duly.events import Announcer, described
+from duly.engine.telling import iso, tell_end, tell_start
+from duly.events import Announcer
 from duly.instant import SECOND_US, Instant, datetime_at, instant_of, milliseconds
 from duly.store import Store
-
-_FIRST_PAUSE_US = SECOND_US
-_LONGEST_PAUSE_US = 16 * SECOND_US
 
 
 class Poller:
@@ -41,12 +39,12 @@ class Poller:
         run_timeout_us: int | None,
     ) -> None:
         self._book = book
-        self._store = store
         self._clock = clock
         self._announcer = announcer
         self._announce = announcer.announce
         self._max_concurrent_runs = max_concurrent_runs
         self._run_timeout_us = run_timeout_us
+        self._journal = Journal(book, store, announcer, self.now_us)
         self.runs = Runs(self._on_call, self._on_end)
         self.writing = asyncio.Lock()
         """Held while the store and the book are being changed together."""
@@ -57,10 +55,8 @@ class Poller:
         self._unwatch: Callable[[], None] | None = None
         self._steps_back: list[Step] = []
         self._deadlines: list[tuple[Instant, int, Run]] = []
-        self._fault: BaseException | None = None
-        self._pause_us = 0
-        self._resume_us = 0
-        self._must_write_all = False
+        self._sleeper: asyncio.Task[None] | None = None
+        self._sleeping_until_us: Instant | None = None
 
     def now_us(self) -> Instant:
         """The present instant."""
@@ -73,6 +69,7 @@ class Poller:
         if self._loop is None and self._book.entries:
             self._unwatch = self._clock.watch(self._on_step)
             self._loop = asyncio.get_running_loop().create_task(self._poll_on(), name="duly poller")
+            self._journal.forget_faults()
             self._announce("PollingStarted")
         self._wake.set()
 
@@ -87,8 +84,15 @@ class Poller:
             return
         self._announce("PollingStopRequested")
         async with self.writing:
-            self._kill()
+            ended = self._kill()
+        if ended:
+            await asyncio.wait(ended)
         self._announce("PollingStopped")
+
+    async def flush(self) -> None:
+        """Write what is not yet written, now. Raises what the store raises."""
+        async with self.writing:
+            await self._journal.flush()
 
     async def drop(self) -> None:
         """Stop as a crash would."""
@@ -96,52 +100,50 @@ class Poller:
         self._kill()
         await self.runs.drop()
 
-    def _kill(self) -> None:
-        if self._loop is not None:
-            self._loop.cancel()
-            self._loop = None
+    def _kill(self) -> list[asyncio.Task[None]]:
+        tasks = [task for task in (self._loop, self._sleeper) if task is not None]
+        for task in tasks:
+            task.cancel()
+        self._loop = self._sleeper = None
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
+        return tasks
 
     # --- the loop ---
 
     async def _poll_on(self) -> None:
-        sleeper, sleeping_until_us = None, None
-        try:
-            while True:
-                # First, so that `initialize` has returned before the first callback is called.
-                await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
-                self._wake.clear()
-                async with self.writing:
-                    try:
-                        await self._cycle()
-                    except Exception as error:
-                        # Nothing in a cycle should raise; if it does, scheduling goes on all the same.
-                        self._note_fault(error)
-                        self._book.set_agenda()
-                wake_us = self._next_wake_us()
-                if sleeper is None or sleeper.done() or wake_us != sleeping_until_us:
-                    if sleeper is not None:
-                        sleeper.cancel()
-                    sleeper, sleeping_until_us = self._sleeper(wake_us), wake_us
-                await self._wake.wait()
-        finally:
-            if sleeper is not None:
-                sleeper.cancel()
+        while True:
+            # First, so that `initialize` has returned before the first callback is called.
+            await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
+            self._wake.clear()
+            async with self.writing:
+                try:
+                    await self._cycle()
+                except Exception as error:
+                    # Nothing in a cycle should raise; if it does, scheduling goes on all the same.
+                    self._journal.note_fault(error)
+                    self._book.set_agenda()
+            self._sleep_until(self._next_wake_us())
+            await self._wake.wait()
 
     def _next_wake_us(self) -> Instant | None:
-        if self._fault is not None:
-            return self._resume_us
-        # Once closed nothing is taken off the agenda, so there is nothing on it to wake for.
-        agenda_us = None if self.is_closed else self._book.agenda.next_us()
+        if (looks_us := self._journal.resume_us) is None and not self.is_closed:
+            # Once closed nothing is taken off the agenda, so there is nothing on it to wake for.
+            looks_us = self._book.agenda.next_us()
         deadline_us = self._deadlines[0][0] if self._deadlines else None
-        return min((us for us in (agenda_us, deadline_us) if us is not None), default=None)
+        return min((us for us in (looks_us, deadline_us) if us is not None), default=None)
 
-    def _sleeper(self, until_us: Instant | None) -> asyncio.Task[None] | None:
-        if until_us is None:
-            return None
-        return asyncio.get_running_loop().create_task(self._sleep_and_wake(until_us))
+    def _sleep_until(self, until_us: Instant | None) -> None:
+        """See to it that the poller is woken at *until_us*, and not at another time."""
+        if self._sleeper is not None:
+            if until_us == self._sleeping_until_us and not self._sleeper.done():
+                return
+            self._sleeper.cancel()
+            self._sleeper = None
+        if until_us is not None:
+            self._sleeping_until_us = until_us
+            self._sleeper = asyncio.get_running_loop().create_task(self._sleep_and_wake(until_us))
 
     async def _sleep_and_wake(self, until_us: Instant) -> None:
         await self._clock.sleep_until(datetime_at(until_us, self._book.zone))
@@ -153,19 +155,20 @@ class Poller:
             self._book.set_back(step.before_us, step.after_us)
         self._steps_back.clear()
         self._cancel_overdue(now_us)
-        if self._fault is not None and now_us < self._resume_us:
+        resume_us = self._journal.resume_us
+        if resume_us is not None and now_us < resume_us:
             return
         names = [] if self.is_closed else self._book.names_to_look_at(now_us, self._room())
         if names:
             self._announce_poll("PollStarted", now_us, scheduledTaskCount=len(self._book.entries))
         owed = self._starts_owed(names, now_us)
-        is_written = await self._write([start.after for start in owed])
+        is_written = await self._journal.write([start.after for start in owed])
         if not is_written or self.is_closed:
             self._put_back(owed)
             owed = []
         for start in owed:
             self._begin_run(start)
-        if self._book.ready and self._room() != 0 and self._fault is None and not self.is_closed:
+        if self._book.ready and self._room() != 0 and is_written and not self.is_closed:
             self._wake.set()
         if names:
             self._announce_poll(
@@ -217,30 +220,8 @@ class Poller:
         entry.task = start.after
         self._book.agenda.add(start.after.name, start.after.due_us)
         entry.run = Run(start.after.name, entry.callback, started_us)
-        if self._announcer.wants("TaskRunStarted"):
-            self._announce_start(start)
+        tell_start(self._announcer, start, self._book.zone)
         self.runs.begin(entry.run)
-
-    def _announce_start(self, start: Start) -> None:
-        name, now_us = start.after.name, start.after.running_since_us
-        assert now_us is not None
-        is_retry = start.cause is Cause.RETRY
-        if preempts_retry(start):
-            self._announce(
-                "TaskRetryPreempted",
-                taskName=name,
-                reason=f"started by {start.cause.value} before its deadline",
-            )
-        if is_retry:
-            self._announce("TaskRetryStarted", taskName=name, retryCount=start.after.retry_count)
-        self._announce(
-            "TaskRunStarted",
-            taskName=name,
-            scheduledTime=self._iso(scheduled_us(start)),
-            actualTime=self._iso(now_us),
-            **({"isRetry": True} if is_retry else {}),
-            cause=start.cause.value,
-        )
 
     def _on_call(self, run: Run) -> None:
         run.called_us = now_us = self.now_us()
@@ -275,28 +256,19 @@ class Poller:
             self._book.change(entry, task)
             self._book.look_at(entry, now_us)
             self._wake.set()
-        self._announce_end(run, error, now_us, retry_at_us)
+        duration_us = max(now_us - run.called_us, 0)
+        tell_end(
+            self._announcer,
+            run.name,
+            duration_us=duration_us,
+            error=error,
+            retry_at_us=retry_at_us,
+            zone=self._book.zone,
+        )
 
     def _entry_of(self, run: Run) -> Entry | None:
         entry = self._book.entries.get(run.name)
         return entry if entry is not None and entry.run is run else None
-
-    def _announce_end(
-        self, run: Run, error: BaseException | None, now_us: Instant, retry_at_us: Instant | None
-    ) -> None:
-        duration = milliseconds(max(now_us - run.called_us, 0))
-        if error is None:
-            self._announce("TaskRunCompleted", taskName=run.name, duration=duration, success=True)
-            return
-        retry = {} if retry_at_us is None else {"nextRetryAt": self._iso(retry_at_us)}
-        self._announce(
-            "TaskRunFailed",
-            taskName=run.name,
-            duration=duration,
-            success=False,
-            error=described(error),
-            **retry,
-        )
 
     def _cancel_overdue(self, now_us: Instant) -> None:
         while self._deadlines and self._deadlines[0][0] <= now_us:
@@ -304,59 +276,19 @@ class Poller:
             if run.task is not None and not run.task.done():
                 self.runs.cancel(run)
 
-    # --- writing ---
-
-    async def flush(self) -> None:
-        """Write what is not yet written, now. Raises what the store raises."""
-        async with self.writing:
-            self._resume_us = 0
-            if not await self._write([]):
-                assert self._fault is not None
-                raise self._fault
-
-    async def _write(self, started: list[Task]) -> bool:
-        """Make the unsaved ends and the new starts durable in one transaction. False if it failed."""
-        book = self._book
-        changes = book.unsaved | {task.id: task for task in started}
-        if not changes and self._fault is None:
-            return True
-        ended, book.unsaved = book.unsaved, {}
-        try:
-            if self._must_write_all:
-                changes = {entry.task.id: entry.task for entry in book.entries.values()} | changes
-                await self._store.replace(put=list(changes.values()), removed=[])
-            else:
-                await self._store.save(list(changes.values()))
-        except Exception as error:
-            book.unsaved = ended | book.unsaved
-            self._note_fault(error)
-            return False
-        self._must_write_all = False
-        if self._fault is not None:
-            self._announce("StoreRecovered", error=described(self._fault))
-            self._fault, self._pause_us = None, 0
-        return True
-
-    def _note_fault(self, error: Exception) -> None:
-        if isinstance(error, TaskListMismatchError):
-            # Rows vanished under us. What they said is all in the book: write it whole.
-            self._must_write_all = True
-        is_new = self._fault is None or described(self._fault) != described(error)
-        self._fault = error
-        self._pause_us = min(max(self._pause_us * 2, _FIRST_PAUSE_US), _LONGEST_PAUSE_US)
-        self._resume_us = self.now_us() + self._pause_us
-        if is_new:
-            self._announce("StoreFault", error=described(error))
-
     # --- the clock ---
 
     def _on_step(self, step: Step) -> None:
-        self._announce("ClockStepped", before=self._iso(step.before_us), after=self._iso(step.after_us))
+        self._announce(
+            "ClockStepped",
+            before=iso(step.before_us, self._book.zone),
+            after=iso(step.after_us, self._book.zone),
+        )
         if step.after_us < step.before_us:
             self._steps_back.append(step)
         # A pause or a time limit is a length of time, whatever the wall clock reads meanwhile.
         shift_us = step.after_us - step.before_us
-        self._resume_us += shift_us
+        self._journal.shift(shift_us)
         self._deadlines = [
             (deadline_us + shift_us, order, run) for deadline_us, order, run in self._deadlines
         ]
@@ -364,7 +296,4 @@ class Poller:
 
     def _announce_poll(self, name: str, now_us: Instant, **fields: object) -> None:
         if self._announcer.wants(name):
-            self._announce(name, pollTime=self._iso(now_us), **fields)
-
-    def _iso(self, instant_us: Instant) -> str:
-        return datetime_at(instant_us, self._book.zone).isoformat()
+            self._announce(name, pollTime=iso(now_us, self._book.zone), **fields)
