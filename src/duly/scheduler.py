@@ -134,6 +134,7 @@ class Scheduler:
             contents = await self._store.open(uuid.uuid4().hex)  # noqa: TID251 (the id of a new store)
             try:
                 self._scheduler_id = contents.scheduler_id
+                self._book.expect(item.expression for item in registrations)
                 known, unreadable = self._read(contents.records, registrations)
                 outcome = self._reconciled(registrations, known, is_restart=True)
                 await self._take_over(outcome, registrations, unreadable)
@@ -180,6 +181,7 @@ class Scheduler:
     def _reconciled(
         self, registrations: list[Registration], known: dict[str, Task], *, is_restart: bool
     ) -> Reconciliation:
+        self._book.expect(item.expression for item in registrations)
         now_us = self._poller.now_us()
         return reconciled(
             registrations,

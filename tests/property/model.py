@@ -90,6 +90,7 @@ class Judge:
 
     def _count_afresh(self, known: Known) -> None:
         known.counted = int(-(-self.now_s // MINUTE_S)) - 1  # a minute that begins right now counts
+        known.started_s = min(known.started_s, self.now_s)
         if known.retry_at_s is not None:
             known.retry_at_s = min(known.retry_at_s, self.now_s + known.delay_s)
 
@@ -112,7 +113,7 @@ class Judge:
             if known is None or (known.cron, known.delay_s) != (cron, delay_s):
                 was = known
                 minute = int(self.now_s // MINUTE_S)
-                known = Known(cron, delay_s, minute, is_due=is_due(cron, minute))
+                known = Known(cron, delay_s, minute, is_due=is_due(cron, minute), started_s=self.now_s)
                 if was is not None:
                     known.is_interrupted = was.is_interrupted
                     known.may_be_interrupted = was.may_be_interrupted

@@ -221,7 +221,7 @@ def reconcile(items: list[Registration], known: dict[str, Task], live: dict[str,
         live=live or {},
         now_us=NOON_US,
         minute_us=NOON_US,
-        schedule_of=lambda expression: Schedule(expression, UTC),
+        schedule_of=lambda cron: Schedule(CronExpression.parse(cron), UTC),
         scheduler_id="abc",
         is_restart=True,
     )
@@ -248,7 +248,7 @@ def test_only_what_changed_is_written() -> None:
 def test_record_and_back() -> None:
     """A record read back is the task it was made of, field by field."""
     task = failed(started(new_task(), NOON_US, is_retry=True), NOON_US + 5)
-    again = task_from(record_of(task), lambda expression: Schedule(expression, UTC))
+    again = task_from(record_of(task), lambda cron: Schedule(CronExpression.parse(cron), UTC))
     assert record_of(again) == record_of(task)
     assert again.due_us == task.due_us
 
@@ -284,4 +284,4 @@ def damaged(column: str, value: object) -> list[object]:
 def test_damaged_records(record: object, kind: type[TaskTryDeserializeError]) -> None:
     """Each way a record can be damaged has its own error."""
     with pytest.raises(kind):
-        task_from(record, lambda expression: Schedule(expression, UTC))
+        task_from(record, lambda cron: Schedule(CronExpression.parse(cron), UTC))

@@ -6,7 +6,8 @@ Which cause gives the run its name is only a matter of telling: interrupted befo
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import NamedTuple
+
+import msgspec
 
 from duly.core.task import Task, retry_ready_us, started
 from duly.instant import Instant
@@ -21,7 +22,7 @@ class Cause(StrEnum):
     INTERRUPTED = "interrupted"
 
 
-class Start(NamedTuple):
+class Start(msgspec.Struct, frozen=True, gc=False):
     """One start that is owed: the task before it, the task after it, and why."""
 
     before: Task

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from duly.core.registration import Registration
 from duly.core.schedule import Schedule
 from duly.core.task import Task, cut_off, is_ahead_of_clock, moved_back, registered
-from duly.cron import CronExpression
 from duly.instant import Instant
 
 
@@ -55,7 +54,7 @@ def reconciled(
     live: Mapping[str, Instant],
     now_us: Instant,
     minute_us: Instant,
-    schedule_of: Callable[[CronExpression], Schedule],
+    schedule_of: Callable[[str], Schedule],
     scheduler_id: str,
     is_restart: bool,
 ) -> Reconciliation:
@@ -88,7 +87,7 @@ def reconciled(
             task = registered(
                 id=next_id if before is None else before.id,
                 name=name,
-                schedule=schedule_of(expression),
+                schedule=schedule_of(expression.text),
                 retry_delay_us=retry_delay_us,
                 now_us=now_us,
                 minute_us=minute_us,

@@ -9,7 +9,6 @@ from typing import Any
 
 from duly.core.schedule import Schedule
 from duly.core.task import Task
-from duly.cron import CronExpression
 from duly.errors import (
     InvalidCronExpressionError,
     TaskInvalidStructureError,
@@ -71,7 +70,7 @@ def state_of(task: Task) -> tuple[object, ...]:
     )
 
 
-def task_from(record: Any, schedule_of: Callable[[CronExpression], Schedule]) -> Task:
+def task_from(record: Any, schedule_of: Callable[[str], Schedule]) -> Task:
     """The task that *record* holds. Raises a TaskTryDeserializeError."""
     if not isinstance(record, Sequence) or isinstance(record, str | bytes):
         raise TaskInvalidStructureError(value=record, reason="it is not a record")
@@ -97,7 +96,7 @@ def task_from(record: Any, schedule_of: Callable[[CronExpression], Schedule]) ->
         scheduler_id,
     ) = record[: len(COLUMNS)]
     try:
-        schedule = schedule_of(CronExpression.parse(cron))
+        schedule = schedule_of(cron)
     except InvalidCronExpressionError as error:
         raise TaskInvalidValueError(field="cron", value=cron, reason=error.message) from error
     return Task(

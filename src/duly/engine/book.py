@@ -5,7 +5,7 @@ decided in `core`, what is written and when in the poller.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
 
@@ -44,12 +44,18 @@ class Book:
         """Names to look at as soon as possible, in order."""
         self._schedules: dict[str, Schedule] = {}
 
-    def schedule_of(self, expression: CronExpression) -> Schedule:
+    def schedule_of(self, cron: str) -> Schedule:
         """The one schedule of all tasks with this cron text."""
-        schedule = self._schedules.get(expression.text)
+        schedule = self._schedules.get(cron)
         if schedule is None:
-            schedule = self._schedules[expression.text] = Schedule(expression, self.zone)
+            schedule = self._schedules[cron] = Schedule(CronExpression.parse(cron), self.zone)
         return schedule
+
+    def expect(self, expressions: Iterable[CronExpression]) -> None:
+        """Have the schedules of *expressions*, which were parsed already, at hand."""
+        for expression in expressions:
+            if expression.text not in self._schedules:
+                self._schedules[expression.text] = Schedule(expression, self.zone)
 
     @property
     def tasks(self) -> dict[str, Task]:

@@ -45,7 +45,7 @@ class Poller:
         self._max_concurrent_runs = max_concurrent_runs
         self._run_timeout_us = run_timeout_us
         self._journal = Journal(book, store, announcer, self.now_us)
-        self.runs = Runs(self._on_call, self._on_end)
+        self.runs = Runs(self.now_us, self._on_call, self._on_end)
         self.writing = asyncio.Lock()
         """Held while the store and the book are being changed together."""
         self.is_closed = False
@@ -166,6 +166,9 @@ class Poller:
         if not is_written or self.is_closed:
             self._put_back(owed)
             owed = []
+        if owed and self._announcer.wants("TaskRunStarted"):
+            for start in owed:
+                tell_start(self._announcer, start, self._book.zone)
         for start in owed:
             self._begin_run(start)
         if self._book.ready and self._room() != 0 and is_written and not self.is_closed:
@@ -220,12 +223,10 @@ class Poller:
         entry.task = start.after
         self._book.agenda.add(start.after.name, start.after.due_us)
         entry.run = Run(start.after.name, entry.callback, started_us)
-        tell_start(self._announcer, start, self._book.zone)
         self.runs.begin(entry.run)
 
     def _on_call(self, run: Run) -> None:
-        run.called_us = now_us = self.now_us()
-        entry = self._entry_of(run)
+        entry, now_us = self._entry_of(run), run.called_us
         if entry is not None and now_us >= entry.task.due_us and not run.is_superseded:
             # Written with the end of the run; until then a crash makes the task interrupted anyway.
             entry.task = called(entry.task, now_us)
@@ -236,7 +237,7 @@ class Poller:
             self._wake.set()
 
     def _on_end(self, run: Run, error: BaseException | None) -> None:
-        now_us = self.now_us()
+        now_us = run.ended_us
         if run.is_timed_out:
             assert self._run_timeout_us is not None
             error = TimeoutError(f"cancelled after {self._run_timeout_us / SECOND_US:g} s (run_timeout)")

@@ -27,6 +27,8 @@ class Run:
     """When its start was recorded."""
     called_us: Instant = 0
     """When its callback was called."""
+    ended_us: Instant = 0
+    """When its callback returned or raised."""
     is_superseded: bool = False
     """Its task was overridden or removed since: its end arms no retry and sets no times."""
     is_timed_out: bool = False
@@ -38,11 +40,16 @@ class Runs:
     """The runs in flight."""
 
     def __init__(
-        self, on_call: Callable[[Run], None], on_end: Callable[[Run, BaseException | None], None]
+        self,
+        now_us: Callable[[], Instant],
+        on_call: Callable[[Run], None],
+        on_end: Callable[[Run, BaseException | None], None],
     ) -> None:
+        self._now_us = now_us
         self._on_call = on_call
         self._on_end = on_end
         self._live: set[Run] = set()
+        self._finished: list[tuple[Run, BaseException | None]] = []
         self._waiting: set[Run] = set()
         """Runs that are themselves inside `initialize` or `stop`; to wait for those is to wait for ever."""
         self._changed = asyncio.Event()
@@ -96,15 +103,26 @@ class Runs:
         current_run.set(run)
         error: BaseException | None = None
         try:
+            run.called_us = self._now_us()
             self._on_call(run)
             await run.callback()
         except BaseException as raised:
             # SystemExit and KeyboardInterrupt too: one task's exit is not the program's.
             error = raised
-        self._live.discard(run)
-        self._waiting.discard(run)
-        if not run.is_dropped:
-            self._on_end(run, error)
+        run.ended_us = self._now_us()
+        self._finished.append((run, error))
+        if len(self._finished) == 1:
+            # After whatever is ready to run: callbacks that wait to be called come before our paperwork.
+            asyncio.get_running_loop().call_soon(self._settle)
+
+    def _settle(self) -> None:
+        """Do what follows from the ends of runs."""
+        finished, self._finished = self._finished, []
+        for run, error in finished:
+            self._live.discard(run)
+            self._waiting.discard(run)
+            if not run.is_dropped:
+                self._on_end(run, error)
         self._changed.set()
 
 

@@ -60,8 +60,6 @@ def configuration(task: Task) -> dict[str, Any]:
 
 def tell_start(announcer: Announcer, start: Start, zone: tzinfo) -> None:
     """Tell of a run that begins, and of the retry it is or takes the place of."""
-    if not announcer.wants("TaskRunStarted"):
-        return
     announce, name, now_us = announcer.announce, start.after.name, start.after.running_since_us
     assert now_us is not None
     is_retry = start.cause is Cause.RETRY

@@ -255,7 +255,7 @@ class StoreConformance:
         async def story() -> None:
             await written(reopened(), put=[task])
             (record,) = (await read(reopened())).values()
-            again = task_from(record, lambda expression: Schedule(expression, UTC))
+            again = task_from(record, lambda cron: Schedule(CronExpression.parse(cron), UTC))
             assert record_of(again) == record_of(task)
             assert again.due_us == task.due_us
 

@@ -1,7 +1,7 @@
 INSERT INTO task
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
        value ->> 7, value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13, value ->> 14
-FROM json_each(?)
+FROM jsonb_each(?)
 WHERE true
 ON CONFLICT (id) DO UPDATE
 SET (name, cron, retry_delay_us, registered_us, answered_us, last_attempt_us, last_success_us, last_failure_us,

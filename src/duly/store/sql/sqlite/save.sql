@@ -11,5 +11,5 @@ SET registered_us    = new ->> 1,
     interrupted      = new ->> 8,
     due_stands       = new ->> 9,
     running_since_us = new ->> 10
-FROM (SELECT value AS new FROM json_each(?))
+FROM (SELECT value AS new FROM jsonb_each(?))
 WHERE id = new ->> 0;
