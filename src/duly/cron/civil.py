@@ -8,6 +8,7 @@ between two spans of a spring-forward there is a hole. Everything about DST is i
 Works for any tzinfo by asking it for offsets. Knows nothing of cron.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -53,11 +54,12 @@ class Timeline:
     then costs two comparisons instead of a search. No face between the bounds needs a look at `fold`.
     """
 
-    __slots__ = ("_chunks", "used", "zone")
+    __slots__ = ("_bounds", "_chunks", "used", "zone")
 
     def __init__(self, zone: tzinfo) -> None:
         self.zone = zone
         self._chunks: dict[int, list[Span]] = {}
+        self._bounds: dict[int, tuple[list[datetime], list[tuple[datetime, datetime]]]] = {}
         # One tuple, not two attributes: another thread may call `use` between two reads.
         self.used = (datetime.max.replace(tzinfo=zone), datetime.min.replace(tzinfo=zone))
         if isinstance(zone, timezone):
@@ -87,10 +89,30 @@ class Timeline:
 
     def use(self, span: Span) -> None:
         """Remember *span* as the one most questions will fall into."""
-        # From a whole minute on: one whose second :00 is skipped does not occur, though its rest is shown.
-        into_minute = timedelta(seconds=span.lo.second)
-        lo = span.lo - into_minute + _MINUTE if into_minute else span.lo
-        self.used = (lo, span.once)
+        self.used = _unambiguous(span)
+
+    def bounds_of(self, civil: datetime) -> tuple[datetime, datetime]:
+        """The unambiguous part of the span *civil* probably lies in; the caller looks whether it does."""
+        known = self._bounds.get(civil.year // _CHUNK_YEARS)
+        if known is None:
+            known = self._bounds_worked_out(civil.year // _CHUNK_YEARS)
+        los, bounds = known
+        return bounds[bisect_right(los, civil)]
+
+    def shows_once(self, civil: datetime) -> bool:
+        """Whether the clock surely shows *civil*, and only once."""
+        lo, hi = self.bounds_of(civil)
+        return lo <= civil < hi
+
+    def _bounds_worked_out(self, chunk: int) -> tuple[list[datetime], list[tuple[datetime, datetime]]]:
+        if isinstance(self.zone, timezone):
+            known: tuple[list[datetime], list[tuple[datetime, datetime]]] = ([], [self.used])
+        else:
+            bounds = [_unambiguous(span) for span in self._spans(chunk)]
+            nothing = (datetime.max.replace(tzinfo=self.zone), datetime.min.replace(tzinfo=self.zone))
+            known = [lo for lo, _ in bounds], [nothing, *bounds]
+        self._bounds[chunk] = known
+        return known
 
     def _forward(self, year: int) -> Iterator[Span]:
         # One year early: near New Year the instant and the civil time may lie in different years.
@@ -151,6 +173,12 @@ class Timeline:
         if offset is None:
             raise ValueError(f"{self.zone!r} gives no UTC offset")
         return offset
+
+
+def _unambiguous(span: Span) -> tuple[datetime, datetime]:
+    # From a whole minute on: one whose second :00 is skipped does not occur, though its rest is shown.
+    into_minute = timedelta(seconds=span.lo.second)
+    return span.lo - into_minute + _MINUTE if into_minute else span.lo, span.once
 
 
 def _new_year(year: int) -> datetime:

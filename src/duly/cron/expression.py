@@ -24,6 +24,10 @@ _MINUTE = timedelta(minutes=1)
 _NONE = 255
 # Longer texts are valid too (leading zeros, blanks), but keeping thousands of megabytes would be a leak.
 _LONGEST_KEPT = 256
+_ASCENDING = bytes(range(64))
+_SIX_WEEKS = sum(1 << 7 * week for week in range(6))
+_EVERY_DAY = 0xFFFFFFFE
+_SHIFTS = (1, 2, 3, 4, 5, 6, 0)
 _LONGEST_MONTHS = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
@@ -101,7 +105,10 @@ class CronExpression:
             line = self._line = timeline(zone)
         lo, hi = line.used
         if not lo <= moment < hi:
-            return self._searched_after(line, moment)
+            lo, hi = line.bounds_of(moment)
+            if not lo <= moment < hi:
+                return self._searched_after(line, moment)
+            line.used = (lo, hi)
         month = moment.month
         if self._months >> month & 1:
             day = moment.day
@@ -114,7 +121,9 @@ class CronExpression:
                     minute = self._first_minute
                 if hour != _NONE:
                     found = datetime(moment.year, month, day, hour, minute, 0, 0, zone)
-                    return found if found < hi else self._searched_after(line, moment)
+                    return (
+                        found if found < hi or line.shows_once(found) else self._searched_after(line, moment)
+                    )
             days &= -2
             if days:
                 day += (days & -days).bit_length() - 1
@@ -122,12 +131,14 @@ class CronExpression:
                 if day <= 28 or day <= _month(moment.year, month)[1]:
                     hour, minute = self._first_hour, self._first_minute
                     found = datetime(moment.year, month, day, hour, minute, 0, 0, zone)
-                    return found if found < hi else self._searched_after(line, moment)
+                    return (
+                        found if found < hi or line.shows_once(found) else self._searched_after(line, moment)
+                    )
         try:
             found = self._first_of_month_after(moment.year, month, zone)
         except ValueError:  # past the year 9999
             return self._searched_after(line, moment)
-        return found if found < hi else self._searched_after(line, moment)
+        return found if found < hi or line.shows_once(found) else self._searched_after(line, moment)
 
     def previous_at_or_before(self, moment: datetime) -> datetime:
         """The latest due instant that is not later than *moment*, in its zone."""
@@ -346,23 +357,24 @@ def _has_a_date(days: int, months: int) -> bool:
 @lru_cache(maxsize=4096)
 def _table(mask: int, size: int) -> bytes:
     """For each value, the smallest value of *mask* that is not below it, or 255."""
-    table = bytearray(size)
-    smallest = _NONE
-    for value in range(size - 1, -1, -1):
-        if mask >> value & 1:
-            smallest = value
-        table[value] = smallest
-    return bytes(table)
+    table, filled = b"", 0
+    while mask:  # one turn for each run of values, so that `*` and ranges take one
+        first = (mask & -mask).bit_length() - 1
+        carried = mask + (1 << first)
+        end = (carried & -carried).bit_length() - 1
+        table += _ASCENDING[first : first + 1] * (first - filled) + _ASCENDING[first:end]
+        filled = end
+        mask &= carried
+    return table + b"\xff" * (size - filled)
 
 
 @lru_cache(maxsize=4096)
 def _day_masks(days: int, weekdays: int, either: bool) -> tuple[int, ...]:
     """The matching days of a month, for each weekday (Monday is 0) that the day before its 1st may be."""
-    masks = []
-    for weekday_of_0th in range(7):
-        by_weekday = sum(1 << day for day in range(1, 32) if weekdays >> (weekday_of_0th + day + 1) % 7 & 1)
-        masks.append(days | by_weekday if either else days & by_weekday)
-    return tuple(masks)
+    weeks = weekdays * _SIX_WEEKS
+    if either:
+        return tuple([days | weeks >> shift & _EVERY_DAY for shift in _SHIFTS])
+    return tuple([days & weeks >> shift for shift in _SHIFTS])
 
 
 @lru_cache(maxsize=4096)

@@ -13,7 +13,7 @@ from itertools import groupby
 from duly.errors import FieldParseError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Field:
     """One of the five fields and the values it may take."""
 
@@ -72,7 +72,7 @@ def runs_of(values: Iterable[int]) -> list[list[int]]:
 
 
 def _element_mask(field: Field, text: str, element: str) -> int:
-    if _NUMBER.fullmatch(element):
+    if element.isascii() and element.isdigit():
         return 1 << _value(field, text, element)
     if bounds := _RANGE.fullmatch(element):
         first, last = (_value(field, text, bound) for bound in bounds.groups())
@@ -83,10 +83,12 @@ def _element_mask(field: Field, text: str, element: str) -> int:
 
 
 def _value(field: Field, text: str, digits: str) -> int:
+    if len(digits) <= 2 and field.lowest <= (value := int(digits)) <= field.highest:
+        return value
     significant = digits.lstrip("0") or "0"
     # Compare lengths first: int() of a megabyte of digits is a denial of service.
-    value = int(significant) if len(significant) <= 2 else None
-    if value is None or not field.lowest <= value <= field.highest:
+    value = int(significant) if len(significant) <= 2 else -1
+    if not field.lowest <= value <= field.highest:
         hint = "; Sunday is 0" if field is WEEKDAY and value == 7 else ""
         shown = significant if len(significant) <= 20 else significant[:20] + "…"
         raise _refused(field, text, f"must be {field.lowest}-{field.highest}, not {shown}{hint}")

@@ -137,8 +137,11 @@ class Book:
     def names_to_look_at(self, now_us: Instant, at_most: int | None) -> list[str]:
         """The names that are ready or whose instant has come; beyond *at_most* they stay ready."""
         self.ready.update(dict.fromkeys(self.agenda.take(now_us)))
+        if at_most is None:
+            ready, self.ready = self.ready, OrderedDict()
+            return [name for name in ready if name in self.entries]
         names: list[str] = []
-        while self.ready and (at_most is None or len(names) < at_most):
+        while self.ready and len(names) < at_most:
             name, _ = self.ready.popitem(last=False)
             if name in self.entries:
                 names.append(name)

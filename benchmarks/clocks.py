@@ -1,0 +1,66 @@
+"""Clocks for measuring: real time at real speed, on a wall clock that reads what the benchmark needs.
+
+Nobody wants to wait for the next minute. These clocks run as the host's does, only shifted, so what a
+scheduler does at a boundary is what it does in production.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from duly.clock import HostClock, Watcher
+
+
+class ShiftedClock(HostClock):
+    """The host's clock, set to another time."""
+
+    def __init__(self, reads: datetime) -> None:
+        self._shift = reads - super().now()
+
+    def now(self) -> datetime:
+        """The shifted time."""
+        return super().now() + self._shift
+
+
+class StagedClock(HostClock):
+    """A clock that stands still until everything is prepared, and then runs from where it is told to."""
+
+    def __init__(self, stands_at: datetime) -> None:
+        self._stands_at: datetime | None = stands_at
+        self._shift = timedelta(0)
+        self._runs = asyncio.Event()
+
+    def now(self) -> datetime:
+        """The time on this clock."""
+        return self._stands_at or super().now() + self._shift
+
+    def run_from(self, moment: datetime) -> float:
+        """Let it run from *moment*. The answer is the `perf_counter` at which it reads just that."""
+        self._shift = moment - super().now()
+        began_s = time.perf_counter()
+        self._stands_at = None
+        self._runs.set()
+        return began_s
+
+    async def sleep_until(self, moment: datetime) -> None:
+        """Sleep as the host's clock does, once the clock runs."""
+        await self._runs.wait()
+        await super().sleep_until(moment)
+
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        """Nothing to watch: the jump at the beginning is ours."""
+        del watcher
+        return lambda: None
+
+
+class StagedDatetime(datetime):
+    """A stand-in for `datetime` in a peer's module, whose `now` is that of a staged clock."""
+
+    clock = StagedClock(datetime(2026, 1, 1, tzinfo=UTC))
+
+    @classmethod
+    def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+        """The time on the staged clock."""
+        del tz  # everything here is UTC
+        return cls.clock.now()
