@@ -5,7 +5,9 @@ may be damaged, or edited by hand, and each fault has its own error (SCHEDULER.m
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from duly.core.schedule import Schedule
 from duly.core.task import Task
@@ -15,6 +17,7 @@ from duly.errors import (
     TaskInvalidTypeError,
     TaskInvalidValueError,
     TaskMissingFieldError,
+    TaskTryDeserializeError,
 )
 from duly.instant import EARLIEST_US, LATEST_US
 
@@ -70,73 +73,79 @@ def state_of(task: Task) -> tuple[object, ...]:
     )
 
 
+_Time = Annotated[int, msgspec.Meta(ge=EARLIEST_US, le=LATEST_US)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Row(msgspec.Struct, array_like=True, gc=False):
+    """A sound record: the fields of COLUMNS, each with its type and range."""
+
+    id: _Count
+    name: str
+    cron: str
+    retry_delay_us: _Count
+    registered_us: _Time
+    answered_us: _Time
+    last_attempt_us: _Time | None
+    last_success_us: _Time | None
+    last_failure_us: _Time | None
+    retry_at_us: _Time | None
+    retry_count: _Count
+    interrupted: _Count
+    due_stands: _Count
+    running_since_us: _Time | None
+    scheduler_id: str
+
+
 def task_from(record: Any, schedule_of: Callable[[str], Schedule]) -> Task:
     """The task that *record* holds. Raises a TaskTryDeserializeError."""
-    if not isinstance(record, Sequence) or isinstance(record, str | bytes):
-        raise TaskInvalidStructureError(value=record, reason="it is not a record")
-    if len(record) < len(COLUMNS):
-        raise TaskMissingFieldError(field=COLUMNS[len(record)])
-    for field, value in zip(COLUMNS, record, strict=False):
-        _check(field, value)
-    (
-        task_id,
-        name,
-        cron,
-        retry_delay_us,
-        registered_us,
-        answered_us,
-        last_attempt_us,
-        last_success_us,
-        last_failure_us,
-        retry_at_us,
-        retry_count,
-        interrupted,
-        due_stands,
-        running_since_us,
-        scheduler_id,
-    ) = record[: len(COLUMNS)]
     try:
-        schedule = schedule_of(cron)
+        row = msgspec.convert(record, _Row)
+    except msgspec.ValidationError as error:
+        raise _fault(record) from error
+    try:
+        schedule = schedule_of(row.cron)
     except InvalidCronExpressionError as error:
-        raise TaskInvalidValueError(field="cron", value=cron, reason=error.message) from error
+        raise TaskInvalidValueError(field="cron", value=row.cron, reason=error.message) from error
     return Task(
-        task_id,
-        name,
+        row.id,
+        row.name,
         schedule,
-        retry_delay_us,
-        registered_us,
-        answered_us,
-        schedule.due_after(answered_us),
-        last_attempt_us,
-        last_success_us,
-        last_failure_us,
-        retry_at_us,
-        retry_count,
-        bool(interrupted),
-        bool(due_stands),
-        running_since_us,
-        scheduler_id,
+        row.retry_delay_us,
+        row.registered_us,
+        row.answered_us,
+        schedule.due_after(row.answered_us),
+        row.last_attempt_us,
+        row.last_success_us,
+        row.last_failure_us,
+        row.retry_at_us,
+        row.retry_count,
+        bool(row.interrupted),
+        bool(row.due_stands),
+        row.running_since_us,
+        row.scheduler_id,
     )
 
 
-def _check(field: str, value: Any) -> None:
-    if field in _TEXTS:
-        if type(value) is not str:
-            raise _untyped(field, value, "str")
-    elif type(value) is not int:
-        if value is None and field in _OPTIONAL:
-            return
-        raise _untyped(field, value, "int")
-    elif field in _COUNTS:
-        if value < 0:
-            raise TaskInvalidValueError(field=field, value=value, reason="must not be negative")
-    elif not EARLIEST_US <= value <= LATEST_US:
-        raise TaskInvalidValueError(
-            field=field, value=value, reason="is no time between the years 1 and 9999"
-        )
+def _fault(record: Any) -> TaskTryDeserializeError:
+    """What is wrong with a record that is not sound: its first fault, field by field."""
+    if not isinstance(record, list | tuple):
+        return TaskInvalidStructureError(value=record, reason="it is not a record")
+    for field, value in zip(COLUMNS, record, strict=False):
+        if fault := _fault_of(field, value):
+            return fault
+    return TaskMissingFieldError(field=COLUMNS[min(len(record), len(COLUMNS) - 1)])
 
 
-def _untyped(field: str, value: object, expected_type: str) -> TaskMissingFieldError | TaskInvalidTypeError:
+def _fault_of(field: str, value: Any) -> TaskTryDeserializeError | None:
+    expected = "str" if field in _TEXTS else "int"
     if value is None:
-        return TaskMissingFieldError(field=field)
-    return TaskInvalidTypeError(field=field, value=value, expected_type=expected_type)
+        return None if field in _OPTIONAL else TaskMissingFieldError(field=field)
+    if type(value).__name__ != expected:
+        return TaskInvalidTypeError(field=field, value=value, expected_type=expected)
+    if field in _COUNTS and value < 0:
+        return TaskInvalidValueError(field=field, value=value, reason="must not be negative")
+    if expected == "int" and field not in _COUNTS and not EARLIEST_US <= value <= LATEST_US:
+        reason = "is no time between the years 1 and 9999"
+        return TaskInvalidValueError(field=field, value=value, reason=reason)
+    return None

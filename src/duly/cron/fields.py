@@ -20,22 +20,22 @@ class Field:
     name: str
     lowest: int
     highest: int
-
-    @property
-    def every(self) -> int:
-        """The mask of all values: what `*` means."""
-        return (2 << self.highest) - (1 << self.lowest)
+    every: int
+    """The mask of all values: what `*` means."""
 
 
-MINUTE = Field("minute", 0, 59)
-HOUR = Field("hour", 0, 23)
-DAY = Field("day", 1, 31)
-MONTH = Field("month", 1, 12)
-WEEKDAY = Field("weekday", 0, 6)
+def _field(name: str, lowest: int, highest: int) -> Field:
+    return Field(name, lowest, highest, every=(2 << highest) - (1 << lowest))
+
+
+MINUTE = _field("minute", 0, 59)
+HOUR = _field("hour", 0, 23)
+DAY = _field("day", 1, 31)
+MONTH = _field("month", 1, 12)
+WEEKDAY = _field("weekday", 0, 6)
 FIELDS = (MINUTE, HOUR, DAY, MONTH, WEEKDAY)
 
 # [0-9], not \d: POSIX knows the ten ASCII digits, Python's \d knows several hundred.
-_NUMBER = re.compile(r"[0-9]+")
 _RANGE = re.compile(r"([0-9]+)-([0-9]+)")
 
 
@@ -45,12 +45,12 @@ _LONGEST_KEPT = 256
 
 def parse_field(field: Field, text: str) -> int:
     """The mask of the values that *text* allows. Raises FieldParseError."""
+    if text == "*":
+        return field.every
     return _kept_mask(field, text) if len(text) <= _LONGEST_KEPT else _mask(field, text)
 
 
 def _mask(field: Field, text: str) -> int:
-    if text == "*":
-        return field.every
     mask = 0
     for element in text.split(","):
         mask |= _element_mask(field, text, element)
