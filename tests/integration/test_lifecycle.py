@@ -1,6 +1,7 @@
 """`initialize` and `stop` in every order (SCHEDULER.md 4)."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import pytest
@@ -14,7 +15,8 @@ from duly import (
     StopSchedulerError,
     StoreError,
 )
-from duly.store import MemoryStore
+from duly.core.task import Task
+from duly.store import MemoryStore, Store
 from duly.testing import FaultyStore
 from tests.conftest import StoreFactory
 from tests.world import HOUR, MINUTE, World
@@ -394,3 +396,51 @@ async def test_odd_names_through_a_whole_life(same_store: StoreFactory) -> None:
     await world.scheduler.stop()
     assert all(world.calls_of(name) == ["12:00:00", "12:01:00"] for name in names)
     assert len(world.told("TaskPreserved")) == len(names)
+
+
+class TellingStore(FaultyStore):
+    """A store that tells when it is about to answer a save."""
+
+    def __init__(self, store: Store, on_save: Callable[[], None]) -> None:
+        super().__init__(store)
+        self._on_save = on_save
+
+    async def save(self, tasks: Sequence[Task]) -> None:
+        """Save, tell, and answer a little later."""
+        await super().save(tasks)
+        self._on_save()
+        await asyncio.sleep(0)  # noqa: TID251 (so that what was told can begin)
+        await asyncio.sleep(0)  # noqa: TID251
+
+
+async def test_stop_while_a_start_is_written(same_store: StoreFactory) -> None:
+    """A start that was on disk when stop was requested is not carried out, and taken back from the disk."""
+    stops: list[asyncio.Task[None]] = []
+
+    def stop_once() -> None:
+        if not stops:
+            stops.append(asyncio.create_task(world.scheduler.stop()))
+
+    telling = TellingStore(same_store(), stop_once)
+    world = World(lambda: telling)
+    task = world.task("a", "1 12 * * *")
+    await world.begin(task)
+    await world.until("12:01")
+    await stops[0]
+    assert world.calls == []
+    await world.begin(task)
+    assert [fields["cause"] for _, fields in world.told("TaskRunStarted")] == ["cron"]
+    await world.scheduler.stop()
+
+
+async def test_stop_cancelled_before_its_turn_changes_nothing(same_store: StoreFactory) -> None:
+    """A stop given up while it waited for an initialize lets the scheduler go on."""
+    world = World(same_store, "12:00:00")
+    starting = asyncio.create_task(world.scheduler.initialize([world.task("a")]))
+    stopping = asyncio.create_task(world.scheduler.stop())
+    await asyncio.sleep(0)  # noqa: TID251 (lets both begin)
+    stopping.cancel()
+    await starting
+    await world.clock.advance(MINUTE)
+    assert (world.scheduler.state, world.calls_of("a")) == ("Running", ["12:00:00", "12:01:00"])
+    await world.scheduler.stop()

@@ -123,18 +123,38 @@ async def test_rows_deleted_by_somebody_are_written_again(tmp_path: Path) -> Non
     await world.scheduler.stop()
 
 
+def scheduler_id_in(path: Path) -> object:
+    connection = apsw.Connection(str(path))
+    try:
+        return connection.execute("SELECT id FROM scheduler").get
+    finally:
+        connection.close()
+
+
+async def test_every_commit_is_synced(tmp_path: Path) -> None:
+    """The database is in WAL mode with full synchronisation, whatever the defaults are."""
+    store = SQLiteStore(tmp_path / "state.db")
+    await store.open("id")
+    assert store._connection is not None
+    assert store._connection.execute("PRAGMA synchronous").get == 2
+    assert store._connection.execute("PRAGMA journal_mode").get == "wal"
+    await store.close()
+
+
 async def test_file_deleted_while_in_use_is_written_anew(tmp_path: Path) -> None:
     """A database deleted under a live scheduler is noticed and written anew; nothing is doubled."""
     path = tmp_path / "state.db"
     world = World(lambda: SQLiteStore(path))
     task = world.task("a")
     await world.begin(task)
+    identifier = scheduler_id_in(path)
     for name in ("state.db", "state.db-wal", "state.db-shm"):
         (tmp_path / name).unlink()
     await world.until("12:02:30")
     assert len(world.told("StoreFault")) >= 1
     assert len(world.told("StoreRecovered")) == 1
     await world.scheduler.stop()
+    assert scheduler_id_in(path) == identifier
     calls = len(world.calls)
     await world.begin(task)
     assert len(world.calls) == calls

@@ -19,6 +19,7 @@ from duly.core.task import (
     called,
     cut_off,
     failed,
+    is_ahead_of_clock,
     moved_back,
     registered,
     retry_ready_us,
@@ -159,6 +160,24 @@ def test_due_that_stood_stands_after_a_step_back() -> None:
     idle = started_and_ended(new_task("30 * * * *"))
     assert set_back(idle, before_us, after_us) is idle
     assert set_back(task, before_us, before_us - 6 * MINUTE_US).due_stands
+    twice = set_back(set_back(task, before_us, after_us), after_us, after_us - 6 * MINUTE_US)
+    assert cause_standing(twice, after_us - 6 * MINUTE_US) is Cause.CRON
+
+
+def test_task_written_under_a_clock_ahead() -> None:
+    """More than five minutes ahead is another time; five minutes exactly is not."""
+    task = started_and_ended(new_task())
+    assert not is_ahead_of_clock(task, task.answered_us - 5 * MINUTE_US)
+    assert is_ahead_of_clock(task, task.answered_us - 5 * MINUTE_US - 1)
+    moved = moved_back(new_task(), NOON_US - 60 * MINUTE_US)
+    assert cause_standing(moved, NOON_US - 60 * MINUTE_US) is Cause.CRON
+
+
+def test_success_ends_the_count_of_retries() -> None:
+    """After a success the next failure's first retry is number one again."""
+    broken = failed(started(new_task(), NOON_US, is_retry=True), NOON_US)
+    task = succeeded(started(broken, NOON_US, is_retry=True), NOON_US + 5)
+    assert (task.retry_count, task.retry_at_us, task.last_success_us) == (0, None, NOON_US + 5)
 
 
 def test_retries_without_delay_are_paced() -> None:

@@ -1,0 +1,126 @@
+"""The host's clock: sleeping in slices, and noticing that the wall clock jumped."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from duly import clock as clock_module
+from duly.clock import HostClock, Step, WatchedClock, watchable
+from duly.testing import VirtualClock
+
+START = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
+START_US = 1_767_268_830_000_000
+SECOND_US = 1_000_000
+
+
+class FakeHost(HostClock):
+    """A host whose wall clock and steady clock a test moves apart."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wall, self.steady_s, self.slept_s = START, 0.0, list[float]()
+        monkeypatch.setattr("duly.clock.time.monotonic", lambda: self.steady_s)
+        monkeypatch.setattr("duly.clock.asyncio.sleep", self.sleep)
+
+    def now(self) -> datetime:
+        """The wall clock."""
+        return self.wall
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass on both clocks."""
+        self.slept_s.append(seconds)
+        self.passes(seconds)
+
+    def passes(self, seconds: float) -> None:
+        """Let time pass on both clocks."""
+        self.wall += timedelta(seconds=seconds)
+        self.steady_s += seconds
+
+
+async def test_sleeps_in_slices_of_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long sleep looks at the wall clock every minute, so that it ends when the wall clock says so."""
+    host = FakeHost(monkeypatch)
+    await host.sleep_until(START + timedelta(minutes=3, seconds=10))
+    assert host.slept_s == [60.0, 60.0, 60.0, 10.0]
+
+
+async def looked(host: FakeHost, *, passed_s: float, jumped_s: float) -> list[Step]:
+    steps: list[Step] = []
+    watch = clock_module._Watch(host, steps.append)
+    host.passes(passed_s)
+    host.wall += timedelta(seconds=jumped_s)
+    watch._look()
+    watch.end()
+    return steps
+
+
+@pytest.mark.parametrize("jumped_s", [3600.0, -3600.0, 2.0, -2.0])
+async def test_jump_is_reported(monkeypatch: pytest.MonkeyPatch, jumped_s: float) -> None:
+    """A jump is dated at the last look: what passed since then passed in the new time."""
+    (step,) = await looked(FakeHost(monkeypatch), passed_s=30, jumped_s=jumped_s)
+    assert step == Step(START_US, START_US + round(jumped_s * SECOND_US))
+
+
+@pytest.mark.parametrize("passed_s", [0.0, 60.0, 86_400.0])
+async def test_time_that_passed_is_no_jump(monkeypatch: pytest.MonkeyPatch, passed_s: float) -> None:
+    """A busy loop that looks late, or a clock that is disciplined a little, has not jumped."""
+    assert await looked(FakeHost(monkeypatch), passed_s=passed_s, jumped_s=0.4) == []
+
+
+async def test_watch_looks_at_each_minute_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch looks again and again, and no more once it has ended."""
+    delays: list[float] = []
+    loop = asyncio.get_running_loop()
+    call_later = loop.call_later
+
+    def noting(delay: float, *arguments: object) -> asyncio.TimerHandle:
+        delays.append(delay)
+        return call_later(3600, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "call_later", noting)
+    host = FakeHost(monkeypatch)
+    watch = clock_module._Watch(host, lambda _: None)
+    host.passes(30.0)
+    watch._look()
+    assert delays == [30.0, 60.0]
+    watch.end()
+    assert watch._handle.cancelled()
+
+
+def test_which_clock_is_used() -> None:
+    """No clock means the host's; a clock that watches itself is used as it is; another is watched."""
+    virtual = VirtualClock(START)
+
+    class Plain:
+        now = virtual.now
+        sleep_until = virtual.sleep_until
+
+    assert isinstance(watchable(None), HostClock)
+    assert watchable(virtual) is virtual
+    assert isinstance(watchable(Plain()), WatchedClock)
+
+
+async def test_watched_clock_reports_steps_back() -> None:
+    """A user's clock that reads earlier than a minute ago was set back."""
+    inner, steps = VirtualClock(START), list[Step]()
+
+    class Plain:
+        """Sleeps for as long as it seemed when the sleep began, as a host does."""
+
+        def __init__(self) -> None:
+            self.ahead = timedelta(0)
+
+        def now(self) -> datetime:
+            return inner.now() + self.ahead
+
+        async def sleep_until(self, moment: datetime) -> None:
+            await inner.sleep_until(moment - self.ahead)
+
+    plain = Plain()
+    unwatch = WatchedClock(plain).watch(steps.append)
+    await inner.advance(timedelta(minutes=2))
+    assert steps == []
+    plain.ahead = timedelta(hours=-1)
+    await inner.advance(timedelta(minutes=1))
+    assert [round((step.before_us - step.after_us) / SECOND_US) for step in steps] == [3540]
+    unwatch()
