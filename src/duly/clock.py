@@ -8,10 +8,12 @@ without that is watched from outside, once a minute. Only this module reads the 
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from duly.instant import MINUTE_US, SECOND_US, Instant, datetime_at, instant_of
+
+_MINUTE = timedelta(minutes=1)
 
 NOTICEABLE_US = SECOND_US
 """Jumps smaller than this are the clock being disciplined, not stepped."""
@@ -51,8 +53,18 @@ class Watchable(Clock, Protocol):
 class HostClock:
     """The host's clock."""
 
+    def __init__(self) -> None:
+        self._watches: list[_Watch] = []
+
     def now(self) -> datetime:
-        """The present time, in UTC."""
+        """The present time, in UTC. Whoever watches hears of a step before anybody reads the new time."""
+        now = self.read()
+        for watch in tuple(self._watches):
+            watch.look(now)
+        return now
+
+    def read(self) -> datetime:
+        """What the host's clock shows, and nobody is told."""
         return datetime.now(UTC)  # noqa: TID251 (this is the clock)
 
     async def sleep_until(self, moment: datetime) -> None:
@@ -64,7 +76,14 @@ class HostClock:
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
         """Report steps to *watcher*, within a minute."""
-        return _Watch(self, watcher).end
+        watch = _Watch(self, watcher)
+        self._watches.append(watch)
+
+        def end() -> None:
+            watch.end()
+            self._watches.remove(watch)
+
+        return end
 
 
 class _Watch:
@@ -73,7 +92,7 @@ class _Watch:
     def __init__(self, clock: HostClock, watcher: Watcher) -> None:
         self._clock = clock
         self._watcher = watcher
-        self._wall_us, self._steady_s = instant_of(clock.now()), time.monotonic()
+        self._wall_us, self._steady_s = instant_of(clock.read()), time.monotonic()
         self._handle = self._again()
 
     def end(self) -> None:
@@ -84,9 +103,13 @@ class _Watch:
         return asyncio.get_running_loop().call_later(_until_minute_s(self._wall_us), self._look)
 
     def _look(self) -> None:
-        before_us, before_s = self._wall_us, self._steady_s
-        self._wall_us, self._steady_s = instant_of(self._clock.now()), time.monotonic()
+        self._clock.now()
         self._handle = self._again()
+
+    def look(self, now: datetime) -> None:
+        """Compare both clocks since the last look, which may be from anybody who asked for the time."""
+        before_us, before_s = self._wall_us, self._steady_s
+        self._wall_us, self._steady_s = instant_of(now), time.monotonic()
         # As if the step had come right after the last look. Dues since then count as passed in the new
         # time, so that none is lost between the step and its being noticed.
         after_us = self._wall_us - round((self._steady_s - before_s) * SECOND_US)
@@ -109,8 +132,9 @@ class WatchedClock:
         return self._clock.now()
 
     async def sleep_until(self, moment: datetime) -> None:
-        """Sleep as the user's clock does."""
-        await self._clock.sleep_until(moment)
+        """Sleep as the user's clock does, in slices, so that a clock set forward is noticed."""
+        while (now := self.now()) < moment:
+            await self._clock.sleep_until(min(moment, now + _MINUTE))
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
         """Report steps back to *watcher*."""
@@ -124,11 +148,19 @@ class WatchedClock:
     async def _look(self, watcher: Watcher) -> None:
         wall_us = instant_of(self.now())
         while True:
-            await self.sleep_until(datetime_at(wall_us - wall_us % MINUTE_US + MINUTE_US, UTC))
+            await self._minute_or_so(datetime_at(wall_us - wall_us % MINUTE_US + MINUTE_US, UTC))
             now_us = instant_of(self.now())
             if now_us < wall_us - NOTICEABLE_US:
                 watcher(Step(wall_us, now_us))
             wall_us = now_us
+
+    async def _minute_or_so(self, moment: datetime) -> None:
+        """Wait for *moment* on the user's clock, or, lest that was set back, a minute of the loop's."""
+        sleeping = asyncio.ensure_future(self._clock.sleep_until(moment))
+        try:
+            await asyncio.wait([sleeping], timeout=60)
+        finally:
+            sleeping.cancel()
 
 
 def watchable(clock: Clock | None) -> Watchable:

@@ -8,6 +8,7 @@ user's listeners, then to the stdlib logger `duly`. An event that nobody would s
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -83,7 +84,7 @@ class Announcer:
 
 def _complain(sentence: str) -> None:
     # Straight to stderr: the listener that failed may be the log itself.
-    if sys.stderr is not None:
+    with suppress(Exception):  # and if even that is closed, there is nobody left to tell
         print(one_line(sentence), file=sys.stderr)  # noqa: T201 (the last resort)
 
 

@@ -21,6 +21,9 @@ EARLIEST_US = (datetime(1, 1, 3, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 LATEST_US = (datetime(9999, 12, 30, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 """The last instant duly works with; deadlines beyond it are never reached and stay here."""
 
+NEVER_US = 2**62
+"""Later than every instant: when a schedule has no more dues."""
+
 LONGEST_US = 2**63 - 1
 """The longest duration kept, about 292,000 years. Longer ones mean "never" just as well."""
 

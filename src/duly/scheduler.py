@@ -79,6 +79,9 @@ class Scheduler:
         self._scheduler_id = ""
         self._turns = Turns()
         self._stops_requested = 0
+        self._is_stop_served = False
+        self._letting_go: asyncio.Task[None] | None = None
+        self._initializing: asyncio.Task[None] | None = None
         self._stop_for_inside: asyncio.Task[None] | None = None
 
     @property
@@ -105,22 +108,34 @@ class Scheduler:
     # --- initialize ---
 
     async def _initialize(self, registrations: list[Registration], number: int) -> None:
-        is_stopping = self._stops_requested or not _is_over(self._stop_for_inside)
-        if is_stopping and self._poller.runs.is_inside():
+        if self._stops_requested or not _is_over(self._stop_for_inside):
+            self._check_outside(registrations)
+        leave = self._poller.runs.enter_wait()
+        self._poller.hold()
+        try:
+            async with self._turns.of(number, lambda: self._check_not_awaited(registrations)):
+                # A list that has begun to take effect does so whole, even if the call is cancelled.
+                self._initializing = asyncio.ensure_future(self._initialize_now(registrations))
+                await outlasting_cancellation(self._initializing)
+        finally:
+            leave()
+            # Not at once: whoever awaits this call, or a task of it, goes on before the first callback.
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._poller.release)
+
+    def _check_not_awaited(self, registrations: list[Registration]) -> None:
+        if self._is_stop_served:
+            self._check_outside(registrations)
+
+    def _check_outside(self, registrations: list[Registration]) -> None:
+        if self._poller.runs.is_inside():
             # The stop waits for the calling run, which would wait for the stop.
             error = RuntimeError("initialize() was called by a run that a stop() is waiting for")
             self._fail(error, registrations)
-        leave = self._poller.runs.enter_wait()
-        try:
-            async with self._turns.of(number):
-                # A list that has begun to take effect does so whole, even if the call is cancelled.
-                await outlasting_cancellation(asyncio.ensure_future(self._initialize_now(registrations)))
-        finally:
-            leave()
 
     async def _initialize_now(self, registrations: list[Registration]) -> None:
         if self._state is SchedulerState.STOPPING:  # by a stop that was cancelled half-way
-            await self._shut_down(but_waiting=True)
+            await self._shut_down_quietly()
         if self._state is SchedulerState.RUNNING:
             await self._reinitialize(registrations)
         else:
@@ -129,6 +144,7 @@ class Scheduler:
     async def _initialize_first(self, registrations: list[Registration]) -> None:
         self._state = SchedulerState.INITIALIZING
         self._announce("SchedulerInitializationStarted", totalRegistrations=len(registrations))
+        self._poller.renew()
         try:
             self._book.zone = self._zone or tzlocal.get_localzone()
             contents = await self._store.open(uuid.uuid4().hex)  # noqa: TID251 (the id of a new store)
@@ -151,6 +167,7 @@ class Scheduler:
         self._announce("SchedulerReinitializationStarted")
         try:
             async with self._poller.writing:
+                self._poller.account_for_steps()
                 outcome = self._reconciled(registrations, self._book.tasks, is_restart=False)
                 await self._take_over(outcome, registrations, [])
         except BaseException as error:
@@ -192,6 +209,7 @@ class Scheduler:
             schedule_of=self._book.schedule_of,
             scheduler_id=self._scheduler_id,
             is_restart=is_restart,
+            known_better=self._book.known,
         )
 
     async def _take_over(
@@ -230,7 +248,11 @@ class Scheduler:
         self._poller.is_closed = True
         try:
             async with self._turns.of(number):
-                await self._stop_in_turn()
+                self._is_stop_served = True
+                try:
+                    await self._stop_in_turn()
+                finally:
+                    self._is_stop_served = False
         finally:
             self._stops_requested -= 1
             if not self._stops_requested and self._state is SchedulerState.RUNNING:
@@ -268,6 +290,18 @@ class Scheduler:
         """Wait for the runs in flight, write what they left, let go of the store."""
         self._poller.is_closed = True
         await self._poller.runs.ended(but_waiting=but_waiting)
+        # Whoever gives up waiting does not undo it: the next stop or initialize waits for the same.
+        if self._letting_go is None:
+            self._letting_go = asyncio.ensure_future(self._let_go())
+            self._letting_go.add_done_callback(_noted)
+        letting_go = self._letting_go
+        try:
+            await asyncio.shield(letting_go)
+        finally:
+            if letting_go.done():
+                self._letting_go = None
+
+    async def _let_go(self) -> None:
         await self._poller.end()
         try:
             await self._poller.flush()
@@ -284,6 +318,9 @@ class Scheduler:
 
     async def _drop(self) -> None:
         """Let go of everything as a crash would (`duly.testing.crash`)."""
+        for call in (self._initializing, self._letting_go, self._stop_for_inside):
+            if call is not None:
+                call.cancel()
         await self._poller.drop()
         self._book.clear()
         self._state = SchedulerState.UNINITIALIZED

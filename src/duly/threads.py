@@ -12,7 +12,12 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from duly.core.registration import is_async_callable
+
 T = TypeVar("T")
+
+OVERDUE = "over its run_timeout"
+"""The message of a cancellation by time limit, which a function in a thread outlasts."""
 
 _outstanding: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Future[Any]]] = (
     weakref.WeakKeyDictionary()
@@ -109,13 +114,16 @@ def _noted(future: asyncio.Future[Any]) -> None:
 class in_thread:  # noqa: N801 (used like a function)
     """Make a blocking function into a callback: each run calls it in a thread of its own.
 
-    A thread cannot be killed. A run that is cancelled (`run_timeout`) therefore goes on until the function
-    returns, and the task does not start again before that.
+    A thread cannot be killed. A run that is cancelled by `run_timeout` therefore goes on until the function
+    returns, and the task does not start again before that. Any other cancellation, such as that of the whole
+    program, leaves the thread behind.
     """
 
     def __init__(self, function: Callable[[], object]) -> None:
         if not callable(function):
             raise TypeError(f"in_thread needs a function, not {type(function).__name__}")
+        if is_async_callable(function):
+            raise TypeError(f"{function!r} is async already and needs no thread; register it as it is")
         self._function = function
 
     def __repr__(self) -> str:
@@ -125,16 +133,18 @@ class in_thread:  # noqa: N801 (used like a function)
         """Call the function in a new thread and wait for it."""
         work = _Work(self._function)
         threading.Thread(target=work.perform, name=f"duly {self._function!r}", daemon=True).start()
-        return await outlasting_cancellation(work.future)
+        return await outlasting_cancellation(work.future, only=OVERDUE)
 
 
-async def outlasting_cancellation(future: asyncio.Future[T]) -> T:
-    """Wait for *future* to the end; a cancellation in between is raised after that."""
+async def outlasting_cancellation(future: asyncio.Future[T], *, only: str | None = None) -> T:
+    """Wait for *future* to the end; a cancellation in between (with message *only*) is raised after that."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
             await asyncio.wait([future])
         except asyncio.CancelledError as error:
+            if only is not None and error.args != (only,):
+                raise
             cancelled = error
     if cancelled is not None:
         future.exception()

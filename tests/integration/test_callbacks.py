@@ -121,17 +121,6 @@ async def test_every_kind_of_async_callable(same_store: StoreFactory) -> None:
     await world.scheduler.stop()
 
 
-async def test_callback_that_needs_arguments_fails(same_store: StoreFactory) -> None:
-    """A callback that cannot be called without arguments is a failed run, not a crash."""
-    world = World(same_store, "12:00:00")
-
-    async def needs(argument: int) -> None: ...
-
-    await world.begin(("a", "0 12 * * *", needs, HOUR))
-    assert world.told("TaskRunFailed")[0][1]["error"].startswith("TypeError")
-    await world.scheduler.stop()
-
-
 async def test_endless_recursion_is_a_failure(same_store: StoreFactory) -> None:
     """A callback that recurses without end fails like any other."""
     world = World(same_store, "12:00:00")

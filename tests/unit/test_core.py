@@ -36,7 +36,7 @@ from duly.errors import (
     TaskMissingFieldError,
     TaskTryDeserializeError,
 )
-from duly.instant import LATEST_US, MINUTE_US, SECOND_US
+from duly.instant import LATEST_US, MINUTE_US, NEVER_US, SECOND_US
 
 NOON_US = 1_767_268_800_000_000  # 2026-01-01 12:00 UTC
 DELAY_US = 5 * MINUTE_US
@@ -209,7 +209,7 @@ def test_schedule_remembers_without_changing_answers() -> None:
 
 def test_end_of_time() -> None:
     """A schedule with no more dues before the year 10000 is simply never due again."""
-    assert schedule("0 0 1 1 *").due_after(LATEST_US) == LATEST_US
+    assert schedule("0 0 1 1 *").due_after(LATEST_US) == NEVER_US
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 50))), st.lists(st.integers(0, 60)))

@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from duly import clock as clock_module
 from duly.clock import HostClock, Step, WatchedClock, watchable
 from duly.testing import VirtualClock
 
@@ -18,11 +17,12 @@ class FakeHost(HostClock):
     """A host whose wall clock and steady clock a test moves apart."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
         self.wall, self.steady_s, self.slept_s = START, 0.0, list[float]()
         monkeypatch.setattr("duly.clock.time.monotonic", lambda: self.steady_s)
         monkeypatch.setattr("duly.clock.asyncio.sleep", self.sleep)
 
-    def now(self) -> datetime:
+    def read(self) -> datetime:
         """The wall clock."""
         return self.wall
 
@@ -46,17 +46,19 @@ async def test_sleeps_in_slices_of_a_minute(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def looked(host: FakeHost, *, passed_s: float, jumped_s: float) -> list[Step]:
     steps: list[Step] = []
-    watch = clock_module._Watch(host, steps.append)
+    unwatch = host.watch(steps.append)
     host.passes(passed_s)
     host.wall += timedelta(seconds=jumped_s)
-    watch._look()
-    watch.end()
+    host.now()
+    unwatch()
+    host.wall += timedelta(hours=5)
+    host.now()
     return steps
 
 
 @pytest.mark.parametrize("jumped_s", [3600.0, -3600.0, 2.0, -2.0])
 async def test_jump_is_reported(monkeypatch: pytest.MonkeyPatch, jumped_s: float) -> None:
-    """A jump is dated at the last look: what passed since then passed in the new time."""
+    """Whoever asks for the time after a jump has the watchers told first; it is dated at the last look."""
     (step,) = await looked(FakeHost(monkeypatch), passed_s=30, jumped_s=jumped_s)
     assert step == Step(START_US, START_US + round(jumped_s * SECOND_US))
 
@@ -79,12 +81,14 @@ async def test_watch_looks_at_each_minute_until_it_ends(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(loop, "call_later", noting)
     host = FakeHost(monkeypatch)
-    watch = clock_module._Watch(host, lambda _: None)
+    unwatch = host.watch(lambda _: None)
+    (watch,) = host._watches
     host.passes(30.0)
     watch._look()
     assert delays == [30.0, 60.0]
-    watch.end()
+    unwatch()
     assert watch._handle.cancelled()
+    assert host._watches == []
 
 
 def test_which_clock_is_used() -> None:

@@ -1,8 +1,11 @@
 """Every row of the error table that `initialize` can raise for its argument, and in which order."""
 
+import asyncio
+import functools
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
@@ -102,6 +105,64 @@ def test_blocking_callback(function: object) -> None:
     assert type(error) is duly.InvalidRegistrationError
     assert error.details["field"] == "callback"
     assert "duly.in_thread" in error.message
+
+
+async def needs_one(argument: int) -> None:
+    """Cannot be called without an argument."""
+
+
+async def needs_a_keyword(*, argument: int) -> None:
+    """Cannot be called without an argument."""
+
+
+class Callbacks:
+    """Async in its instances only."""
+
+    async def __call__(self) -> None:
+        """Do nothing."""
+
+    async def needs_one(self, argument: int) -> None:
+        """Cannot be called without an argument."""
+
+
+@pytest.mark.parametrize(
+    "function", [needs_one, needs_a_keyword, Callbacks, Callbacks().needs_one, MagicMock()], ids=range(5)
+)
+def test_callback_that_cannot_be_called(function: object) -> None:
+    """What needs arguments, or gives nothing to await, is refused when it is registered."""
+    error = refused([("a", "* * * * *", function, MINUTE)])
+    assert type(error) is duly.InvalidRegistrationError
+    assert error.details["field"] == "callback"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        Callbacks(),
+        functools.partial(needs_one, 1),
+        functools.partial(needs_a_keyword, argument=1),
+        AsyncMock(),
+    ],
+    ids=range(4),
+)
+def test_callback_that_can_be_called(function: Any) -> None:
+    """Bound arguments, callable objects and mocks are fine."""
+    Scheduler(":memory:").initialize([("a", "* * * * *", function, MINUTE)]).close()
+
+
+def test_text_of_a_subclass_is_plain_text() -> None:
+    """A name or cron text of a subclass of str, such as an enumeration, is taken as the text it is."""
+
+    class Text(str):
+        __slots__ = ()
+
+    async def story() -> None:
+        scheduler = Scheduler(":memory:")
+        await scheduler.initialize([(Text("a"), Text("0 3 * * *"), callback, MINUTE)])
+        assert [type(task.name) for task in scheduler._book.tasks.values()] == [str]
+        await scheduler.stop()
+
+    asyncio.run(story())
 
 
 def test_async_generator_is_no_callback() -> None:

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from duly.threads import Worker, in_thread, outstanding
+from duly.threads import OVERDUE, Worker, in_thread, outstanding
 
 
 async def test_worker_keeps_order_and_one_thread() -> None:
@@ -78,13 +78,33 @@ def test_in_thread_needs_a_function() -> None:
 
 
 async def test_cancelled_thread_is_waited_for() -> None:
-    """Cancelling a run in a thread takes effect when its function has returned."""
+    """A time limit on a run in a thread takes effect when its function has returned."""
     gate = threading.Event()
     running = asyncio.create_task(in_thread(gate.wait)())
     for _ in range(3):
         await asyncio.sleep(0)  # noqa: TID251 (lets the thread begin)
-        running.cancel()
+        running.cancel(OVERDUE)
     assert not running.done()
     gate.set()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_program_that_ends_does_not_wait_for_threads() -> None:
+    """Any other cancellation, such as that of a program that ends, leaves the thread behind."""
+    gate = threading.Event()
+    running = asyncio.create_task(in_thread(gate.wait)())
+    await asyncio.sleep(0)  # noqa: TID251 (lets the thread begin)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    gate.set()
+
+
+def test_async_function_needs_no_thread() -> None:
+    """An async function is refused: its thread would make a coroutine and drop it."""
+
+    async def already_async() -> None: ...
+
+    with pytest.raises(TypeError, match="async already"):
+        in_thread(already_async)

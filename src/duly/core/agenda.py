@@ -17,17 +17,17 @@ class Agenda:
     __slots__ = ("_buckets", "_instants")
 
     def __init__(self) -> None:
-        self._buckets: dict[Instant, list[str]] = {}
+        self._buckets: dict[Instant, dict[str, None]] = {}
         self._instants: list[Instant] = []
 
     def add(self, name: str, instant_us: Instant) -> None:
         """Have *name* looked at when *instant_us* has come."""
         bucket = self._buckets.get(instant_us)
         if bucket is None:
-            self._buckets[instant_us] = [name]
+            self._buckets[instant_us] = {name: None}
             heappush(self._instants, instant_us)
         else:
-            bucket.append(name)
+            bucket[name] = None
 
     def next_us(self) -> Instant | None:
         """The earliest instant at which there is something to look at."""
@@ -37,5 +37,5 @@ class Agenda:
         """The names whose instant has come, each once, earliest first; they are then off the agenda."""
         names: dict[str, None] = {}
         while self._instants and self._instants[0] <= now_us:
-            names.update(dict.fromkeys(self._buckets.pop(heappop(self._instants))))
+            names.update(self._buckets.pop(heappop(self._instants)))
         return list(names)

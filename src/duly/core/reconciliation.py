@@ -57,13 +57,14 @@ def reconciled(
     schedule_of: Callable[[str], Schedule],
     scheduler_id: str,
     is_restart: bool,
+    known_better: Callable[[Task], Task] = lambda task: task,
 ) -> Reconciliation:
     """What *registrations* make of the *known* tasks.
 
     *live* names the runs in flight in this process and when they began; a task that was running and is
     not live was interrupted by a crash. A live run outlasts the removal of its task, so a task that comes
     back finds it still running. With *is_restart* the known tasks come from a store, perhaps written under a
-    clock that was far ahead.
+    clock that was far ahead; *known_better* says what this process knows of a task that the store does not.
     """
     outcome = Reconciliation()
     next_id = max((task.id for task in known.values()), default=0) + 1
@@ -72,7 +73,7 @@ def reconciled(
         names.add(name)
         before = known.get(name)
         if before is not None and name not in live:
-            before = cut_off(before)
+            before = cut_off(known_better(before))
         if (
             before is not None
             and before.schedule.text == expression.text

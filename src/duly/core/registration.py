@@ -50,13 +50,9 @@ def _validated_item(index: int, item: Any, seen: set[str]) -> Registration:
     if not _has_shape(item):
         raise RegistrationShapeError(index=index, received=item)
     name, cron, callback, retry_delay = item
+    name, cron = _plain(name), _plain(cron)
     _check_name(name)
-    if not is_async_callable(callback):
-        raise InvalidRegistrationError(
-            field="callback",
-            value=callback,
-            reason="must be async; wrap a blocking function as duly.in_thread(fn)",
-        )
+    _check_callback(callback)
     if name in seen:
         raise ScheduleDuplicateTaskError(task_name=name)
     seen.add(name)
@@ -91,8 +87,37 @@ def _check_name(name: str) -> None:
             raise InvalidRegistrationError(field="name", value=name, reason=reason) from None
 
 
+def _plain(text: str) -> str:
+    """The text itself, of a subclass of str too, which a store could not write."""
+    return text if type(text) is str else str.__str__(text)
+
+
+def _check_callback(callback: object) -> None:
+    if not is_async_callable(callback):
+        reason = "must be async; wrap a blocking function as duly.in_thread(fn)"
+        raise InvalidRegistrationError(field="callback", value=callback, reason=reason)
+    if not _takes_nothing(callback):
+        reason = "must take no arguments; bind them with functools.partial(fn, ...)"
+        raise InvalidRegistrationError(field="callback", value=callback, reason=reason)
+
+
+def _takes_nothing(callback: Any) -> bool:
+    """Whether *callback* can be called without arguments, as far as can be told."""
+    if type(callback) is FunctionType and not callback.__code__.co_kwonlyargcount:
+        return callback.__code__.co_argcount <= len(callback.__defaults__ or ())
+    try:
+        inspect.signature(callback).bind()
+    except TypeError:
+        return False
+    except ValueError:  # it does not say
+        return True
+    return True
+
+
 def is_async_callable(callback: object) -> bool:
     """Whether calling *callback* gives something to await."""
+    if isinstance(callback, type):
+        return False
     if type(callback) is FunctionType:  # nearly always, and inspect is slow at a hundred thousand
         return bool(callback.__code__.co_flags & inspect.CO_COROUTINE) or inspect.iscoroutinefunction(
             callback
@@ -103,5 +128,5 @@ def is_async_callable(callback: object) -> bool:
         inspect.iscoroutinefunction(callback)
         or inspect.iscoroutinefunction(getattr(callback, "__call__", None))  # noqa: B004
         # The mark that unittest.mock.AsyncMock and asyncio's own helpers carry.
-        or getattr(callback, "_is_coroutine", None) is not None
+        or type(getattr(callback, "_is_coroutine", None)) is object
     )

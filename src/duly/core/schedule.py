@@ -8,7 +8,7 @@ from datetime import tzinfo
 
 from duly.cron import CronExpression
 from duly.errors import CronCalculationError
-from duly.instant import LATEST_US, Instant, datetime_at, instant_of
+from duly.instant import LATEST_US, NEVER_US, Instant, datetime_at, instant_of
 
 
 class Schedule:
@@ -28,13 +28,15 @@ class Schedule:
         return self.expression.text
 
     def due_after(self, instant_us: Instant) -> Instant:
-        """The first due instant later than *instant_us*; LATEST_US when there is none any more."""
+        """The first due instant later than *instant_us*; NEVER_US when there is none any more."""
         if self._from_us <= instant_us < self._next_us:
             return self._next_us
+        if instant_us >= LATEST_US:
+            return NEVER_US
         try:
             due_us = instant_of(self.expression.next_after(datetime_at(instant_us, self.zone)))
         except CronCalculationError:
-            return LATEST_US
+            return NEVER_US
         self._from_us, self._next_us = instant_us, due_us
         return due_us
 

@@ -16,7 +16,7 @@ downtime of ten years costs what a downtime of a minute costs.
 import msgspec
 
 from duly.core.schedule import Schedule
-from duly.instant import LATEST_US, SECOND_US, Instant
+from duly.instant import LATEST_US, NEVER_US, SECOND_US, Instant
 
 STEP_TOLERATED_US = 5 * 60 * SECOND_US
 """A clock set back by up to this much brings no minute a second time (SCHEDULER.md 3)."""
@@ -185,13 +185,13 @@ def is_ahead_of_clock(task: Task, now_us: Instant) -> bool:
 
 
 def retry_ready_us(task: Task) -> Instant:
-    """When a pending retry may start; LATEST_US when none is pending.
+    """When a pending retry may start; NEVER_US when none is pending.
 
     A task that fails at once with no delay would otherwise be retried without end within one instant. The
     first retry comes with its delay alone, later ones at least 1 ms, 2 ms, 4 ms ... 1 s after the failure.
     """
     if task.retry_at_us is None:
-        return LATEST_US
+        return NEVER_US
     if task.retry_count == 0 or task.last_failure_us is None:
         return task.retry_at_us
     pace_us = min(_PACE_FIRST_US << min(task.retry_count, 20), _PACE_LIMIT_US)

@@ -39,6 +39,8 @@ class Book:
         """Runs in flight of tasks that are no longer registered."""
         self.unsaved: dict[int, Task] = {}
         """Tasks that changed since they were last written, by id."""
+        self.unwritten: dict[str, Task] = {}
+        """What an earlier life of this scheduler could not write before it let go of the store, by name."""
         self.agenda = Agenda()
         self.ready: OrderedDict[str, None] = OrderedDict()
         """Names to look at as soon as possible, in order."""
@@ -102,9 +104,21 @@ class Book:
         self.set_agenda()
 
     def clear(self) -> None:
-        """Forget every task. Runs still in flight are remembered, should their task come back."""
-        self.take_over(Reconciliation(), {})
+        """Forget every task. Runs still in flight are remembered, should their task come back.
+
+        So is what could not be written: this process knows how those runs ended, whatever the store says.
+        """
+        self.unwritten = {task.name: task for task in self.unsaved.values()}
         self.unsaved.clear()
+        self.take_over(Reconciliation(), {})
+
+    def known(self, stored: Task) -> Task:
+        """What is known of a task that a store holds: the end of its run, if this process saw it."""
+        ended = self.unwritten.get(stored.name)
+        if ended is None or stored.running_since_us is None:
+            return stored
+        is_same_run = (ended.id, ended.last_attempt_us) == (stored.id, stored.last_attempt_us)
+        return ended if is_same_run else stored
 
     def set_agenda(self) -> None:
         """Put every task on a new agenda."""

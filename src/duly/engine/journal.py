@@ -1,14 +1,14 @@
 """The journal: writes what has changed, and when the store fails, keeps it and asks again later.
 
-Whole records are written, so an attempt of which nobody knows whether it succeeded is simply made again. A
-fault is told once, and so is its passing; in between the store is asked after pauses that grow to a limit.
+Whole records are written, so an attempt of which nobody knows whether it succeeded is simply made again; and
+after any fault all of them, since nobody knows what else befell the store meanwhile. A fault is told once,
+and so is its passing; in between the store is asked after pauses that grow to a limit.
 """
 
 from collections.abc import Callable
 
 from duly.core.task import Task
 from duly.engine.book import Book
-from duly.errors import TaskListMismatchError
 from duly.events import Announcer, described
 from duly.instant import SECOND_US, Instant
 from duly.store import Store
@@ -28,7 +28,6 @@ class Journal:
         self._fault: BaseException | None = None
         self._pause_us = 0
         self._resume_us = 0
-        self._must_write_all = False
 
     @property
     def resume_us(self) -> Instant | None:
@@ -37,7 +36,7 @@ class Journal:
 
     def forget_faults(self) -> None:
         """Begin anew with a store that has just been opened."""
-        self._fault, self._pause_us, self._must_write_all = None, 0, False
+        self._fault, self._pause_us = None, 0
 
     def shift(self, by_us: int) -> None:
         """Account for a step of the wall clock: a pause is a length of time."""
@@ -45,7 +44,8 @@ class Journal:
 
     async def flush(self) -> None:
         """Write what is not yet written, now. Raises what the store raises."""
-        if not await self.write([]):
+        # Twice: some faults, such as a file that was moved away, are over once they have been noticed.
+        if not await self.write([]) and not await self.write([]):
             assert self._fault is not None
             raise self._fault
 
@@ -57,13 +57,15 @@ class Journal:
             return True
         ended, book.unsaved = book.unsaved, {}
         try:
-            if self._must_write_all:
+            if self._fault is not None:
                 changes = {entry.task.id: entry.task for entry in book.entries.values()} | changes
                 await self._store.replace(put=list(changes.values()), removed=[])
             else:
                 await self._store.save(list(changes.values()))
-        except Exception as error:
+        except BaseException as error:
             book.unsaved = ended | book.unsaved
+            if not isinstance(error, Exception):
+                raise  # whoever waited was cancelled; the outcome is unknown, so it stays unsaved
             self.note_fault(error)
             return False
         if self._fault is not None:
@@ -73,9 +75,6 @@ class Journal:
 
     def note_fault(self, error: Exception) -> None:
         """Tell of *error*, unless it was told already, and pause before the next attempt."""
-        if isinstance(error, TaskListMismatchError):
-            # Rows vanished under us. What they said is all in the book: write it whole.
-            self._must_write_all = True
         is_new = self._fault is None or described(self._fault) != described(error)
         self._fault = error
         self._pause_us = min(max(self._pause_us * 2, _FIRST_PAUSE_US), _LONGEST_PAUSE_US)

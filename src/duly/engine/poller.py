@@ -11,17 +11,18 @@ polls on a fixed beat.
 
 import asyncio
 from collections.abc import Callable
-from heapq import heappop, heappush
 
 from duly.clock import Step, Watchable
 from duly.core.causes import Start, starts_owed
 from duly.core.task import called, failed, released, succeeded, wakes_us
 from duly.engine.book import Book, Entry
 from duly.engine.journal import Journal
+from duly.engine.limits import Limits
 from duly.engine.runs import Run, Runs
+from duly.engine.signal import Signal
 from duly.engine.telling import iso, tell_end, tell_start
 from duly.events import Announcer
-from duly.instant import SECOND_US, Instant, datetime_at, instant_of, milliseconds
+from duly.instant import LATEST_US, SECOND_US, Instant, datetime_at, instant_of, milliseconds
 from duly.store import Store
 
 
@@ -50,11 +51,13 @@ class Poller:
         """Held while the store and the book are being changed together."""
         self.is_closed = False
         """Set the moment a stop is requested: no run starts any more."""
-        self._wake = asyncio.Event()
+        self._signal = Signal()
+        self._is_woken = False
+        self._holds = 0
         self._loop: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] | None = None
         self._steps_back: list[Step] = []
-        self._deadlines: list[tuple[Instant, int, Run]] = []
+        self._limits = Limits(clock, self.runs.cancel)
         self._sleeper: asyncio.Task[None] | None = None
         self._sleeping_until_us: Instant | None = None
 
@@ -64,19 +67,37 @@ class Poller:
 
     # --- starting and stopping ---
 
+    def renew(self) -> None:
+        """Begin a new life, perhaps on another event loop."""
+        self.writing = asyncio.Lock()
+        self._steps_back.clear()
+        self._journal.forget_faults()
+
+    def hold(self) -> None:
+        """Start nothing until `release`: somebody is being told first that a list has taken effect."""
+        self._holds += 1
+
+    def release(self) -> None:
+        """End a `hold`."""
+        self._holds -= 1
+        self._wake()
+
+    def _wake(self) -> None:
+        self._is_woken = True
+        self._signal.notify()
+
     def begin(self) -> None:
         """Start polling, if it is not running and there is something to poll for."""
         if self._loop is None and self._book.entries:
             self._unwatch = self._clock.watch(self._on_step)
             self._loop = asyncio.get_running_loop().create_task(self._poll_on(), name="duly poller")
-            self._journal.forget_faults()
             self._announce("PollingStarted")
-        self._wake.set()
+        self._wake()
 
     def reopen(self) -> None:
         """Let runs start again."""
         self.is_closed = False
-        self._wake.set()
+        self._wake()
 
     async def end(self) -> None:
         """Stop polling. A write under way is finished; runs in flight are not touched."""
@@ -84,6 +105,7 @@ class Poller:
             return
         self._announce("PollingStopRequested")
         async with self.writing:
+            self.account_for_steps()
             ended = self._kill()
         if ended:
             await asyncio.wait(ended)
@@ -98,6 +120,7 @@ class Poller:
         """Stop as a crash would."""
         self.is_closed = True
         self._kill()
+        self._limits.drop()
         await self.runs.drop()
 
     def _kill(self) -> list[asyncio.Task[None]]:
@@ -116,7 +139,7 @@ class Poller:
         while True:
             # First, so that `initialize` has returned before the first callback is called.
             await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
-            self._wake.clear()
+            self._is_woken = False
             async with self.writing:
                 try:
                     await self._cycle()
@@ -125,14 +148,17 @@ class Poller:
                     self._journal.note_fault(error)
                     self._book.set_agenda()
             self._sleep_until(self._next_wake_us())
-            await self._wake.wait()
+            if not self._is_woken:
+                await self._signal.wait()
 
     def _next_wake_us(self) -> Instant | None:
-        if (looks_us := self._journal.resume_us) is None and not self.is_closed:
-            # Once closed nothing is taken off the agenda, so there is nothing on it to wake for.
-            looks_us = self._book.agenda.next_us()
-        deadline_us = self._deadlines[0][0] if self._deadlines else None
-        return min((us for us in (looks_us, deadline_us) if us is not None), default=None)
+        if (resume_us := self._journal.resume_us) is not None:
+            return resume_us
+        # When nothing may start nothing is taken off the agenda, so there is nothing on it to wake for.
+        return None if self._is_shut() else self._book.agenda.next_us()
+
+    def _is_shut(self) -> bool:
+        return self.is_closed or self._holds > 0
 
     def _sleep_until(self, until_us: Instant | None) -> None:
         """See to it that the poller is woken at *until_us*, and not at another time."""
@@ -141,29 +167,31 @@ class Poller:
                 return
             self._sleeper.cancel()
             self._sleeper = None
-        if until_us is not None:
+        if until_us is not None and until_us <= LATEST_US:
             self._sleeping_until_us = until_us
             self._sleeper = asyncio.get_running_loop().create_task(self._sleep_and_wake(until_us))
 
     async def _sleep_and_wake(self, until_us: Instant) -> None:
-        await self._clock.sleep_until(datetime_at(until_us, self._book.zone))
-        self._wake.set()
+        try:
+            await self._clock.sleep_until(datetime_at(until_us, self._book.zone))
+        except Exception as error:
+            # A clock that cannot sleep, of all things. The loop can, and the clock is asked again.
+            self._journal.note_fault(error)
+            await asyncio.sleep(1)  # noqa: TID251 (the clock cannot)
+        self._wake()
 
     async def _cycle(self) -> None:
         now_us = self.now_us()
-        for step in self._steps_back:
-            self._book.set_back(step.before_us, step.after_us)
-        self._steps_back.clear()
-        self._cancel_overdue(now_us)
+        self.account_for_steps()
         resume_us = self._journal.resume_us
         if resume_us is not None and now_us < resume_us:
             return
-        names = [] if self.is_closed else self._book.names_to_look_at(now_us, self._room())
+        names = [] if self._is_shut() else self._book.names_to_look_at(now_us, self._room())
         if names:
             self._announce_poll("PollStarted", now_us, scheduledTaskCount=len(self._book.entries))
         owed = self._starts_owed(names, now_us)
         is_written = await self._journal.write([start.after for start in owed])
-        if not is_written or self.is_closed:
+        if not is_written or self._is_shut():
             self._put_back(owed)
             owed = []
         if owed and self._announcer.wants("TaskRunStarted"):
@@ -171,8 +199,8 @@ class Poller:
                 tell_start(self._announcer, start, self._book.zone)
         for start in owed:
             self._begin_run(start)
-        if self._book.ready and self._room() != 0 and is_written and not self.is_closed:
-            self._wake.set()
+        if self._book.ready and self._room() != 0 and is_written and not self._is_shut():
+            self._wake()
         if names:
             self._announce_poll(
                 "PollCompleted",
@@ -181,6 +209,12 @@ class Poller:
                 tasksExecuted=len(owed),
                 duration=milliseconds(max(self.now_us() - now_us, 0)),
             )
+
+    def account_for_steps(self) -> None:
+        """Let the book know what steps of the clock mean for its tasks. Hold `writing` meanwhile."""
+        for step in self._steps_back:
+            self._book.set_back(step.before_us, step.after_us)
+        self._steps_back.clear()
 
     def _room(self) -> int | None:
         """How many more runs may start; None when there is no limit."""
@@ -232,12 +266,12 @@ class Poller:
             entry.task = called(entry.task, now_us)
             self._book.agenda.add(run.name, entry.task.due_us)
         if self._run_timeout_us is not None:
-            deadline_us = now_us + self._run_timeout_us
-            heappush(self._deadlines, (deadline_us, id(run), run))
-            self._wake.set()
+            self._limits.begin(run, now_us + self._run_timeout_us)
 
     def _on_end(self, run: Run, error: BaseException | None) -> None:
         now_us = run.ended_us
+        if self._run_timeout_us is not None:
+            self._limits.end()
         if run.is_timed_out:
             assert self._run_timeout_us is not None
             error = TimeoutError(f"cancelled after {self._run_timeout_us / SECOND_US:g} s (run_timeout)")
@@ -256,7 +290,7 @@ class Poller:
                 retry_at_us = task.retry_at_us
             self._book.change(entry, task)
             self._book.look_at(entry, now_us)
-            self._wake.set()
+            self._wake()
         duration_us = max(now_us - run.called_us, 0)
         tell_end(
             self._announcer,
@@ -271,12 +305,6 @@ class Poller:
         entry = self._book.entries.get(run.name)
         return entry if entry is not None and entry.run is run else None
 
-    def _cancel_overdue(self, now_us: Instant) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now_us:
-            _, _, run = heappop(self._deadlines)
-            if run.task is not None and not run.task.done():
-                self.runs.cancel(run)
-
     # --- the clock ---
 
     def _on_step(self, step: Step) -> None:
@@ -290,10 +318,8 @@ class Poller:
         # A pause or a time limit is a length of time, whatever the wall clock reads meanwhile.
         shift_us = step.after_us - step.before_us
         self._journal.shift(shift_us)
-        self._deadlines = [
-            (deadline_us + shift_us, order, run) for deadline_us, order, run in self._deadlines
-        ]
-        self._wake.set()
+        self._limits.shift(shift_us)
+        self._wake()
 
     def _announce_poll(self, name: str, now_us: Instant, **fields: object) -> None:
         if self._announcer.wants(name):

@@ -6,12 +6,15 @@ the store; what an end means is for the poller to say.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 from duly.core.registration import Callback
+from duly.engine.signal import Signal
 from duly.instant import Instant
+from duly.threads import OVERDUE
 
 current_run: ContextVar["Run | None"] = ContextVar("duly_current_run", default=None)
 """The run whose callback is executing here, also in the tasks and threads it started."""
@@ -35,6 +38,11 @@ class Run:
     is_dropped: bool = False
     task: asyncio.Task[None] | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its callback has not ended yet."""
+        return self.task is not None and not self.task.done()
+
 
 class Runs:
     """The runs in flight."""
@@ -50,9 +58,9 @@ class Runs:
         self._on_end = on_end
         self._live: set[Run] = set()
         self._finished: list[tuple[Run, BaseException | None]] = []
-        self._waiting: set[Run] = set()
+        self._waiting: Counter[Run] = Counter()
         """Runs that are themselves inside `initialize` or `stop`; to wait for those is to wait for ever."""
-        self._changed = asyncio.Event()
+        self._changed = Signal()
 
     def __len__(self) -> int:
         return len(self._live)
@@ -66,7 +74,7 @@ class Runs:
         """Cancel a run that took too long."""
         run.is_timed_out = True
         if run.task is not None:
-            run.task.cancel()
+            run.task.cancel(OVERDUE)
 
     def is_inside(self) -> bool:
         """Whether the caller is one of these runs, or was started by one."""
@@ -77,14 +85,19 @@ class Runs:
         run = current_run.get()
         if run is None or run not in self._live:
             return lambda: None
-        self._waiting.add(run)
-        self._changed.set()
-        return lambda: self._waiting.discard(run)
+        self._waiting[run] += 1
+        self._changed.notify()
+        return lambda: self._leave_wait(run)
+
+    def _leave_wait(self, run: Run) -> None:
+        if self._waiting[run] <= 1:
+            del self._waiting[run]
+        else:
+            self._waiting[run] -= 1
 
     async def ended(self, *, but_waiting: bool) -> None:
         """Return when no run is in flight, or, with *but_waiting*, only such as wait for the scheduler."""
-        while self._live - self._waiting if but_waiting else self._live:
-            self._changed.clear()
+        while self._live - self._waiting.keys() if but_waiting else self._live:
             await self._changed.wait()
 
     async def drop(self) -> None:
@@ -120,10 +133,10 @@ class Runs:
         finished, self._finished = self._finished, []
         for run, error in finished:
             self._live.discard(run)
-            self._waiting.discard(run)
+            self._waiting.pop(run, None)
             if not run.is_dropped:
                 self._on_end(run, error)
-        self._changed.set()
+        self._changed.notify()
 
 
 _CYCLES_TO_DIE = 10

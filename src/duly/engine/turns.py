@@ -8,9 +8,11 @@ begins lets those already handed to the loop begin too before it looks whether i
 
 import asyncio
 from bisect import insort
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
+
+from duly.engine.signal import Signal
 
 
 class Turns:
@@ -20,27 +22,30 @@ class Turns:
         self._numbers = count()
         self._begun: list[int] = []
         self._serving = False
-        self._changed = asyncio.Event()
+        self._changed = Signal()
 
     def number(self) -> int:
         """A number for a call made just now."""
         return next(self._numbers)
 
     @asynccontextmanager
-    async def of(self, number: int) -> AsyncIterator[None]:
-        """Wait until it is the turn of *number*; the others wait until the block ends."""
+    async def of(self, number: int, check: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
+        """Wait until it is the turn of *number*; the others wait until the block ends.
+
+        *check* is called before each wait and may raise, when waiting would be for ever.
+        """
         insort(self._begun, number)
         try:
             await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
             while self._serving or self._begun[0] != number:
-                self._changed.clear()
+                check()
                 await self._changed.wait()
             self._serving = True
         finally:
             self._begun.remove(number)
-            self._changed.set()
+            self._changed.notify()
         try:
             yield
         finally:
             self._serving = False
-            self._changed.set()
+            self._changed.notify()

@@ -20,8 +20,8 @@ _held: "weakref.WeakSet[Hold]" = weakref.WeakSet()
 class Hold:
     """The hold on the store at *path*, which may be a link: the file it leads to is what is held."""
 
-    def __init__(self, path: Path) -> None:
-        self._store = str(path)
+    def __init__(self, path: Path, store: str) -> None:
+        self._store = store
         self._path = Path(f"{os.path.realpath(path)}.hold")
         self._descriptor: int | None = None
 
@@ -48,6 +48,19 @@ class Hold:
         self._sign(descriptor)
         self._descriptor = descriptor
         _held.add(self)
+
+    def check(self) -> None:
+        """Take the hold again if somebody deleted its file. Raises StoreInUseError if it is too late."""
+        if self._descriptor is not None and not self._is_in_place(self._descriptor):
+            self.release()
+        if self._descriptor is None:
+            self.take()
+
+    def _is_in_place(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(descriptor))
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         """Let go."""

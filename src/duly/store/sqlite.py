@@ -5,6 +5,8 @@ failed is closed and opened anew for the next write, so a fault that passes (a f
 network mount) needs no restart. The file is never written before it is known to be ours and not newer.
 """
 
+import asyncio
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -23,6 +25,7 @@ from duly.store.protocol import Contents
 from duly.threads import Worker
 
 T = TypeVar("T")
+_Place = tuple[tuple[int, int] | None, ...]
 
 APPLICATION_ID = 0x64756C79  # "duly", so that `file` and we can tell our databases from others
 _CHECKPOINT_PAGES = 1_000
@@ -38,25 +41,33 @@ class SQLiteStore:
     """
 
     def __init__(self, path: Path, *, busy_ms: int = 2_000, vfs: str | None = None) -> None:
-        self._path = path
+        self._name = str(path)
+        # Absolute from here on: a program that changes directory must not change its store.
+        self._path = Path(os.path.abspath(path))  # noqa: PTH100 (links stay links)
         self._busy_ms = busy_ms
         self._vfs = vfs
-        self._hold = Hold(path)
+        self._hold = Hold(self._path, self._name)
         self._worker = Worker(f"duly store {path}")
         self._connection: apsw.Connection | None = None
-        self._inode: tuple[int, int] | None = None
-        self._scheduler_id = ""
+        self._place: _Place = ()
+        self._scheduler_id = self._new_id = ""
         self._wal_pages = 0
         self._is_open = False
 
     @property
     def name(self) -> str:
         """The path as it was given."""
-        return str(self._path)
+        return self._name
 
     async def open(self, new_id: str) -> Contents:
         """Take hold of the file, bring it up to date, and read it."""
-        return await self._worker.do(partial(self._open, new_id))
+        try:
+            return await self._worker.do(partial(self._open, new_id))
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                await self._worker.do(self._shut)  # what nobody waits for any more may yet succeed
+            self._worker.end()
+            raise
 
     async def replace(self, *, put: Sequence[Task], removed: Sequence[int]) -> None:
         """Write tasks whole and forget others, in one transaction."""
@@ -76,18 +87,12 @@ class SQLiteStore:
 
     async def close(self) -> None:
         """Close the file and let go of it."""
-        self._is_open = False
-        try:
-            await self._worker.do(self._disconnect)
-        finally:
-            self._hold.release()
-            self._worker.end()
+        await self._worker.do(self._shut)
+        self._worker.end()
 
     async def drop(self) -> None:
         """Let go without another write, as the end of the process would."""
-        self._is_open = False
         await self._worker.do(self._abandon)
-        self._hold.release()
         self._worker.end()
 
     # --- in the worker thread ---
@@ -96,13 +101,11 @@ class SQLiteStore:
         self._hold.take()
         self._is_open = True
         try:
+            self._scheduler_id, self._new_id = "", new_id
             connection = self._connected()
-            self._scheduler_id = self._guarded(partial(_identified, connection, new_id))
             records = self._guarded(lambda: connection.execute(_sql("load")).fetchall())
         except BaseException:
-            self._is_open = False
-            self._disconnect()
-            self._hold.release()
+            self._shut()
             raise
         return Contents(self._scheduler_id, records)
 
@@ -128,7 +131,10 @@ class SQLiteStore:
 
     def _check_in_place(self) -> None:
         """Notice a file that was deleted or replaced: SQLite would go on writing into the void."""
-        if self._connection is None or self._inode == _inode(self._path):
+        if self._connection is None:
+            return
+        self._hold.check()
+        if self._place == _place(self._path):
             return
         self._disconnect()
         raise StoreError(
@@ -140,7 +146,7 @@ class SQLiteStore:
             raise StoreError(store=self.name, reason="is not open")
         if self._connection is None:
             self._connection = self._guarded(self._connect)
-            self._inode = _inode(self._path)
+            self._place = _place(self._path)
         return self._connection
 
     def _connect(self) -> apsw.Connection:
@@ -154,8 +160,7 @@ class SQLiteStore:
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             connection.set_wal_hook(self._note_wal)
             migrate(connection, version, migrations())
-            if self._scheduler_id:
-                _identified(connection, self._scheduler_id)
+            self._scheduler_id = _identified(connection, self._scheduler_id or self._new_id)
         except BaseException:
             connection.close(force=True)
             raise
@@ -175,6 +180,12 @@ class SQLiteStore:
             # If it cannot be done now (a reader, a full disk) the log grows until the next try.
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
+    def _shut(self) -> None:
+        # In the worker, behind every write already handed over.
+        self._is_open = False
+        self._disconnect()
+        self._hold.release()
+
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -185,7 +196,7 @@ class SQLiteStore:
     def _abandon(self) -> None:
         if self._connection is not None:
             self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            self._disconnect()
+        self._shut()
 
     def _guarded(self, act: Callable[[], T]) -> T:
         """Do *act*; whatever SQLite or the file system says against it becomes a StoreError."""
@@ -262,6 +273,11 @@ def _identified(connection: apsw.Connection, new_id: str) -> str:
 
     _in_transaction(connection, change)
     return str(connection.execute("SELECT id FROM scheduler").get)
+
+
+def _place(path: Path) -> _Place:
+    """Which files the database and its log are: another file of the same name is another place."""
+    return tuple(_inode(file) for file in (path, Path(f"{path}-wal")))
 
 
 def _inode(path: Path) -> tuple[int, int] | None:

@@ -1,0 +1,74 @@
+"""Time limits: a run that lasts longer than it may is cancelled.
+
+A limit is a length of time. When the wall clock is stepped the deadlines move with it. The limits look after
+themselves as long as there is one, whether or not anything else is being polled.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC
+from heapq import heapify, heappop, heappush
+from itertools import count
+
+from duly.clock import Clock
+from duly.engine.runs import Run
+from duly.instant import LATEST_US, Instant, datetime_at, instant_of
+
+_SPARE = 64
+
+
+class Limits:
+    """The deadlines of the runs in flight."""
+
+    def __init__(self, clock: Clock, cancel: Callable[[Run], None]) -> None:
+        self._clock = clock
+        self._cancel = cancel
+        self._order = count()
+        self._deadlines: list[tuple[Instant, int, Run]] = []
+        self._live = 0
+        self._watch: asyncio.Task[None] | None = None
+
+    def begin(self, run: Run, deadline_us: Instant) -> None:
+        """Cancel *run* if it still runs at *deadline_us*."""
+        self._live += 1
+        heappush(self._deadlines, (deadline_us, next(self._order), run))
+        if self._deadlines[0][2] is run:
+            self._watch_anew()
+
+    def end(self) -> None:
+        """Note that a run with a limit has ended."""
+        self._live -= 1
+        if self._live == 0:
+            self.drop()
+        elif len(self._deadlines) > 2 * self._live + _SPARE:
+            self._deadlines = [deadline for deadline in self._deadlines if deadline[2].is_running]
+            heapify(self._deadlines)
+
+    def shift(self, by_us: int) -> None:
+        """Account for a step of the wall clock."""
+        self._deadlines = [(deadline_us + by_us, order, run) for deadline_us, order, run in self._deadlines]
+        if self._deadlines:
+            self._watch_anew()
+
+    def drop(self) -> None:
+        """Forget all limits."""
+        self._live = 0
+        self._deadlines.clear()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def _watch_anew(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = asyncio.get_running_loop().create_task(self._watch_over(), name="duly limits")
+
+    async def _watch_over(self) -> None:
+        while self._deadlines:
+            deadline_us, _, run = self._deadlines[0]
+            if run.is_running and instant_of(self._clock.now()) < deadline_us:
+                await self._clock.sleep_until(datetime_at(min(deadline_us, LATEST_US), UTC))
+                continue
+            heappop(self._deadlines)
+            if run.is_running:
+                self._cancel(run)
