@@ -160,6 +160,7 @@ class Scheduler:
         except BaseException as error:
             self._state = SchedulerState.UNINITIALIZED
             self._fail(error, registrations)
+        self._book.unwritten.clear()
         await self._go(outcome, scheduled=outcome.tasks)
 
     async def _reinitialize(self, registrations: list[Registration]) -> None:

@@ -5,7 +5,7 @@ decided in `core`, what is written and when in the poller.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
 
@@ -39,6 +39,10 @@ class Book:
         """Runs in flight of tasks that are no longer registered."""
         self.unsaved: dict[int, Task] = {}
         """Tasks that changed since they were last written, by id."""
+        self.put_back: dict[str, Instant] = {}
+        """Starts that may have been written and were not carried out, by name."""
+        self.left: dict[str, Task] = {}
+        """Tasks whose run was in flight when the book was cleared, by name."""
         self.unwritten: dict[str, Task] = {}
         """What an earlier life of this scheduler could not write before it let go of the store, by name."""
         self.agenda = Agenda()
@@ -77,17 +81,16 @@ class Book:
         Runs may have ended while it was being written. What they changed is newer than *outcome*.
         """
         before, self.entries = self.entries, {}
-        for override in outcome.overridden:
-            entry = before.get(override.after.name)
-            if entry is not None:
-                entry.task = override.after
-                self.unsaved.pop(entry.task.id, None)
-                if entry.run is not None:
-                    entry.run.is_superseded = True
+        fresh = {task.name for task in outcome.added} | {change.after.name for change in outcome.overridden}
         for task in outcome.tasks:
             entry = before.pop(task.name, None)
             if entry is None:
                 entry = Entry(task, callbacks[task.name], self.departed.pop(task.name, None))
+            if task.name in fresh:
+                entry.task = task
+                self.unsaved.pop(task.id, None)
+                if entry.run is not None:
+                    entry.run.is_superseded = True
             elif task.id not in self.unsaved:
                 entry.task = task
             entry.callback = callbacks[task.name]
@@ -104,21 +107,32 @@ class Book:
         self.set_agenda()
 
     def clear(self) -> None:
-        """Forget every task. Runs still in flight are remembered, should their task come back.
+        """Forget every task but what the store may not know: runs still in flight, and unwritten ends.
 
-        So is what could not be written: this process knows how those runs ended, whatever the store says.
+        This process knows how those runs end, whatever the store says when it is opened again.
         """
-        self.unwritten = {task.name: task for task in self.unsaved.values()}
-        self.unsaved.clear()
-        self.take_over(Reconciliation(), {})
+        self.unwritten |= {task.name: task for task in self.unsaved.values()}
+        self.unsaved = {}
+        in_flight = {name: entry for name, entry in self.entries.items() if entry.run is not None}
+        self.left = {name: entry.task for name, entry in in_flight.items()}
+        self.departed |= {name: entry.run for name, entry in in_flight.items() if entry.run is not None}
+        self.entries, self._schedules = {}, {}
+        self.set_agenda()
+
+    def part_from(self, run: Run, ended: Callable[[Task], Task]) -> None:
+        """Note the end of a run whose task is not in the book any more."""
+        if self.departed.get(run.name) is run:
+            del self.departed[run.name]
+            if (task := self.left.pop(run.name, None)) is not None:
+                self.unwritten[run.name] = ended(task)
 
     def known(self, stored: Task) -> Task:
         """What is known of a task that a store holds: the end of its run, if this process saw it."""
         ended = self.unwritten.get(stored.name)
-        if ended is None or stored.running_since_us is None:
+        if ended is None or ended.id != stored.id or stored.running_since_us is None:
             return stored
-        is_same_run = (ended.id, ended.last_attempt_us) == (stored.id, stored.last_attempt_us)
-        return ended if is_same_run else stored
+        ours = (ended.last_attempt_us, self.put_back.get(stored.name))
+        return ended if stored.running_since_us in ours else stored
 
     def set_agenda(self) -> None:
         """Put every task on a new agenda."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from duly.clock import Step, Watchable
 from duly.core.causes import Start, starts_owed
-from duly.core.task import called, failed, released, succeeded, wakes_us
+from duly.core.task import Task, called, failed, released, succeeded, wakes_us
 from duly.engine.book import Book, Entry
 from duly.engine.journal import Journal
 from duly.engine.limits import Limits
@@ -244,6 +244,8 @@ class Poller:
         """Nothing was started: what is owed stays owed, and the record must say so again."""
         for start in starts:
             self._book.ready[start.before.name] = None
+            assert start.after.running_since_us is not None
+            self._book.put_back[start.before.name] = start.after.running_since_us
             entry = self._book.entries[start.before.name]
             self._book.change(entry, entry.task)
 
@@ -275,19 +277,13 @@ class Poller:
         if run.is_timed_out:
             assert self._run_timeout_us is not None
             error = TimeoutError(f"cancelled after {self._run_timeout_us / SECOND_US:g} s (run_timeout)")
-        entry = self._entry_of(run)
-        retry_at_us = None
+        entry, retry_at_us = self._entry_of(run), None
         if entry is None:
-            self._book.departed.pop(run.name, None)
+            self._book.part_from(run, lambda task: _ended(task, run, error))
         else:
             entry.run = None
-            if run.is_superseded:
-                task = released(entry.task)
-            elif error is None:
-                task = succeeded(entry.task, now_us)
-            else:
-                task = failed(entry.task, now_us)
-                retry_at_us = task.retry_at_us
+            task = _ended(entry.task, run, error)
+            retry_at_us = task.retry_at_us if error is not None else None
             self._book.change(entry, task)
             self._book.look_at(entry, now_us)
             self._wake()
@@ -324,3 +320,10 @@ class Poller:
     def _announce_poll(self, name: str, now_us: Instant, **fields: object) -> None:
         if self._announcer.wants(name):
             self._announce(name, pollTime=iso(now_us, self._book.zone), **fields)
+
+
+def _ended(task: Task, run: Run, error: BaseException | None) -> Task:
+    """What the end of *run* makes of its task."""
+    if run.is_superseded:
+        return released(task)
+    return succeeded(task, run.ended_us) if error is None else failed(task, run.ended_us)
