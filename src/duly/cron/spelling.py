@@ -127,7 +127,7 @@ def _stepped_to_the_end(field: Field, start: int, step: int) -> list[int]:
 
 def _range(field: Field, first: int, last: int) -> list[int]:
     """The values from *first* to *last*, across the end of the day, week, month or year if need be."""
-    if field is WEEKDAY:
+    if field is WEEKDAY and first != last:  # 7-3 is 0-3, but 7-7 is Sunday alone
         first %= 7
     if first <= last:
         values = [*range(first, last + 1)]
