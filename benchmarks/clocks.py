@@ -16,28 +16,30 @@ class ShiftedClock(HostClock):
     """The host's clock, set to another time."""
 
     def __init__(self, reads: datetime) -> None:
-        self._shift = reads - super().now()
+        super().__init__()
+        self._shift = reads - super().read()
 
-    def now(self) -> datetime:
+    def read(self) -> datetime:
         """The shifted time."""
-        return super().now() + self._shift
+        return super().read() + self._shift
 
 
 class StagedClock(HostClock):
     """A clock that stands still until everything is prepared, and then runs from where it is told to."""
 
     def __init__(self, stands_at: datetime) -> None:
+        super().__init__()
         self._stands_at: datetime | None = stands_at
         self._shift = timedelta(0)
         self._runs = asyncio.Event()
 
-    def now(self) -> datetime:
+    def read(self) -> datetime:
         """The time on this clock."""
-        return self._stands_at or super().now() + self._shift
+        return self._stands_at or super().read() + self._shift
 
     def run_from(self, moment: datetime) -> float:
         """Let it run from *moment*. The answer is the `perf_counter` at which it reads just that."""
-        self._shift = moment - super().now()
+        self._shift = moment - super().read()
         began_s = time.perf_counter()
         self._stands_at = None
         self._runs.set()

@@ -6,21 +6,20 @@ the stretch of time for which it is the answer. A thousand tasks that start toge
 
 from datetime import tzinfo
 
+import msgspec
+
 from duly.cron import CronExpression
 from duly.errors import CronCalculationError
 from duly.instant import LATEST_US, NEVER_US, Instant, datetime_at, instant_of
 
 
-class Schedule:
+class Schedule(msgspec.Struct, gc=False, eq=False):
     """When a cron text is due in a zone."""
 
-    __slots__ = ("_from_us", "_next_us", "expression", "zone")
-
-    def __init__(self, expression: CronExpression, zone: tzinfo) -> None:
-        self.expression = expression
-        self.zone = zone
-        self._from_us = 0
-        self._next_us = 0
+    expression: CronExpression
+    zone: tzinfo
+    _from_us: Instant = 0
+    _next_us: Instant = 0
 
     @property
     def text(self) -> str:
