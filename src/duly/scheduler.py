@@ -111,14 +111,19 @@ class Scheduler:
         if self._stops_requested or not _is_over(self._stop_for_inside):
             self._check_outside(registrations)
         leave = self._poller.runs.enter_wait()
-        self._poller.hold()
         try:
             async with self._turns.of(number, lambda: self._check_not_awaited(registrations)):
-                # A list that has begun to take effect does so whole, even if the call is cancelled.
-                self._initializing = asyncio.ensure_future(self._initialize_now(registrations))
-                await outlasting_cancellation(self._initializing)
+                await self._initialize_in_turn(registrations)
         finally:
             leave()
+
+    async def _initialize_in_turn(self, registrations: list[Registration]) -> None:
+        self._poller.hold()
+        try:
+            # A list that has begun to take effect does so whole, even if the call is cancelled.
+            self._initializing = asyncio.ensure_future(self._initialize_now(registrations))
+            await outlasting_cancellation(self._initializing)
+        finally:
             # Not at once: whoever awaits this call, or a task of it, goes on before the first callback.
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._poller.release)
@@ -146,7 +151,7 @@ class Scheduler:
         self._announce("SchedulerInitializationStarted", totalRegistrations=len(registrations))
         self._poller.renew()
         try:
-            self._book.zone = self._zone or tzlocal.get_localzone()
+            self._book.begin(self._zone or tzlocal.get_localzone())
             contents = await self._store.open(uuid.uuid4().hex)  # noqa: TID251 (the id of a new store)
             try:
                 self._scheduler_id = contents.scheduler_id

@@ -50,6 +50,11 @@ class Book:
         """Names to look at as soon as possible, in order."""
         self._schedules: dict[str, Schedule] = {}
 
+    def begin(self, zone: tzinfo) -> None:
+        """Begin a new life, in *zone*."""
+        self.zone = zone
+        self._schedules = {}
+
     def schedule_of(self, cron: str) -> Schedule:
         """The one schedule of all tasks with this cron text."""
         schedule = self._schedules.get(cron)

@@ -122,7 +122,10 @@ class Runs:
         except BaseException as raised:
             # SystemExit and KeyboardInterrupt too: one task's exit is not the program's.
             error = raised
-        run.ended_us = self._now_us()
+        try:
+            run.ended_us = self._now_us()
+        except Exception:
+            run.ended_us = run.called_us  # a clock that fails must not keep a run from ending
         self._finished.append((run, error))
         if len(self._finished) == 1:
             # After whatever is ready to run: callbacks that wait to be called come before our paperwork.
