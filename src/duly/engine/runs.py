@@ -68,7 +68,8 @@ class Runs:
     def begin(self, run: Run) -> None:
         """Have the callback of *run* called, soon."""
         self._live.add(run)
-        run.task = asyncio.get_running_loop().create_task(self._perform(run))
+        # Not through create_task: a user's eager task factory would call the callback here and now.
+        run.task = asyncio.Task(self._perform(run), loop=asyncio.get_running_loop(), name=run.name)
 
     def cancel(self, run: Run) -> None:
         """Cancel a run that took too long."""
