@@ -165,7 +165,7 @@ class Scheduler:
         except BaseException as error:
             self._state = SchedulerState.UNINITIALIZED
             self._fail(error, registrations)
-        self._book.unwritten.clear()
+        self._book.settle()
         await self._go(outcome, scheduled=outcome.tasks)
 
     async def _reinitialize(self, registrations: list[Registration]) -> None:
@@ -328,7 +328,7 @@ class Scheduler:
             if call is not None:
                 call.cancel()
         await self._poller.drop()
-        self._book.clear()
+        self._book.wipe()
         self._state = SchedulerState.UNINITIALIZED
         await self._store.drop()
 

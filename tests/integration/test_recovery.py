@@ -121,3 +121,15 @@ async def test_minute_is_not_run_twice_over_a_quick_restart(same_store: StoreFac
         await world.clock.advance(timedelta(seconds=5))
         await world.crash()
     assert world.calls == [("a", "12:00:00")]
+
+
+async def test_same_scheduler_knows_nothing_after_its_crash(same_store: StoreFactory) -> None:
+    """A scheduler object that is used again after a crash finds what a new process would find."""
+    world = World(same_store, "12:00:00")
+    task = world.task("a", "0 12 * * *", lasts=timedelta(minutes=5))
+    await world.begin(task)
+    await world.crash()
+    await world.scheduler.initialize([task])
+    await world.rest()
+    assert [fields["cause"] for _, fields in world.told("TaskRunStarted")] == ["startup", "interrupted"]
+    await world.stop()

@@ -124,6 +124,16 @@ class Book:
         self.entries, self._schedules = {}, {}
         self.set_agenda()
 
+    def settle(self) -> None:
+        """Forget what could not be written: the store has been read again, and told."""
+        self.unwritten, self.put_back = {}, {}
+
+    def wipe(self) -> None:
+        """Forget everything, as the death of the process would."""
+        self.clear()
+        self.departed, self.left = {}, {}
+        self.settle()
+
     def part_from(self, run: Run, ended: Callable[[Task], Task]) -> None:
         """Note the end of a run whose task is not in the book any more."""
         if self.departed.get(run.name) is run:

@@ -25,23 +25,23 @@ class Limits:
         self._cancel = cancel
         self._order = count()
         self._deadlines: list[tuple[Instant, int, Run]] = []
-        self._live = 0
+        self._live: set[Run] = set()
         self._watch: asyncio.Task[None] | None = None
 
     def begin(self, run: Run, deadline_us: Instant) -> None:
         """Cancel *run* if it still runs at *deadline_us*."""
-        self._live += 1
+        self._live.add(run)
         heappush(self._deadlines, (deadline_us, next(self._order), run))
         if self._deadlines[0][2] is run:
             self._watch_anew()
 
-    def end(self) -> None:
-        """Note that a run with a limit has ended."""
-        self._live -= 1
-        if self._live == 0:
+    def end(self, run: Run) -> None:
+        """Note that *run* has ended, whether or not it had a limit."""
+        self._live.discard(run)
+        if not self._live:
             self.drop()
-        elif len(self._deadlines) > 2 * self._live + _SPARE:
-            self._deadlines = [deadline for deadline in self._deadlines if deadline[2].is_running]
+        elif len(self._deadlines) > 2 * len(self._live) + _SPARE:
+            self._deadlines = [deadline for deadline in self._deadlines if deadline[2] in self._live]
             heapify(self._deadlines)
 
     def shift(self, by_us: int) -> None:
@@ -52,7 +52,7 @@ class Limits:
 
     def drop(self) -> None:
         """Forget all limits."""
-        self._live = 0
+        self._live.clear()
         self._deadlines.clear()
         if self._watch is not None:
             self._watch.cancel()
@@ -66,9 +66,9 @@ class Limits:
     async def _watch_over(self) -> None:
         while self._deadlines:
             deadline_us, _, run = self._deadlines[0]
-            if run.is_running and instant_of(self._clock.now()) < deadline_us:
+            if run in self._live and instant_of(self._clock.now()) < deadline_us:
                 await self._clock.sleep_until(datetime_at(min(deadline_us, LATEST_US), UTC))
                 continue
             heappop(self._deadlines)
-            if run.is_running:
+            if run in self._live:
                 self._cancel(run)

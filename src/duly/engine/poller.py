@@ -137,7 +137,7 @@ class Poller:
 
     async def _poll_on(self) -> None:
         while True:
-            # First, so that `initialize` has returned before the first callback is called.
+            # A store that never waits and a task that is always owed must leave room for everybody else.
             await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
             self._is_woken = False
             async with self.writing:
@@ -272,8 +272,7 @@ class Poller:
 
     def _on_end(self, run: Run, error: BaseException | None) -> None:
         now_us = run.ended_us
-        if self._run_timeout_us is not None:
-            self._limits.end()
+        self._limits.end(run)
         if run.is_timed_out:
             assert self._run_timeout_us is not None
             error = TimeoutError(f"cancelled after {self._run_timeout_us / SECOND_US:g} s (run_timeout)")

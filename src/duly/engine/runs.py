@@ -38,11 +38,6 @@ class Run:
     is_dropped: bool = False
     task: asyncio.Task[None] | None = None
 
-    @property
-    def is_running(self) -> bool:
-        """Whether its callback has not ended yet."""
-        return self.task is not None and not self.task.done()
-
 
 class Runs:
     """The runs in flight."""

@@ -131,10 +131,9 @@ class SQLiteStore:
 
     def _check_in_place(self) -> None:
         """Notice a file that was deleted or replaced: SQLite would go on writing into the void."""
-        if self._connection is None:
-            return
-        self._hold.check()
-        if self._place == _place(self._path):
+        if self._is_open:
+            self._hold.check()
+        if self._connection is None or self._place == _place(self._path):
             return
         self._disconnect()
         raise StoreError(
