@@ -354,3 +354,41 @@ async def test_clock_that_cannot_sleep_is_asked_again() -> None:
     await inner.advance(2 * MINUTE)
     assert calls == ["12:01"]
     await scheduler.stop()
+
+
+async def test_start_written_and_never_called_is_no_interruption(same_store: StoreFactory) -> None:
+    """A start that reached the disk and was not carried out is still owed, to the scheduler that knows."""
+    faulty = FaultyStore(same_store())
+    world = World(lambda: faulty)
+    task = world.task("a", "1 12 * * *")
+    await world.begin(task)
+    faulty.lose_answers(FULL)
+    await world.until("12:01")
+    faulty.fail(FULL)
+    with pytest.raises(StopSchedulerError):
+        await world.scheduler.stop()
+    faulty.heal()
+    await world.scheduler.initialize([task])
+    await world.rest()
+    assert [fields["cause"] for _, fields in world.told("TaskRunStarted")] == ["cron"]
+    await world.scheduler.stop()
+
+
+async def test_run_that_outlives_its_failed_initialize(same_store: StoreFactory) -> None:
+    """A callback whose initialize failed ends after the store was let go; its end is remembered."""
+    faulty = FaultyStore(same_store())
+    world = World(lambda: faulty, "12:00:00")
+
+    async def changes() -> None:
+        faulty.fail(FULL)
+        with pytest.raises(ScheduleTaskError):
+            await world.scheduler.initialize([world.task("b", "0 3 * * *")])
+        faulty.heal()
+
+    task = ("a", "0 12 * * *", changes, HOUR)
+    await world.begin(task)
+    assert world.scheduler.state == "Uninitialized"
+    await world.scheduler.initialize([task])
+    await world.clock.advance(MINUTE)
+    assert [fields["cause"] for _, fields in world.told("TaskRunStarted")] == ["startup"]
+    await world.scheduler.stop()
