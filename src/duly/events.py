@@ -41,6 +41,7 @@ LEVELS: Mapping[str, int] = {
     "ClockStepped": logging.WARNING,
     "StoreFault": logging.ERROR,
     "StoreRecovered": logging.INFO,
+    "PropertyViolated": logging.ERROR,
 }
 """Every event there is, and its level."""
 
@@ -79,10 +80,11 @@ class Announcer:
                 listener(event)
             except BaseException as error:
                 # Not even a listener that raises CancelledError may end the loop that tells it.
-                _complain(f"duly: listener {listener!r} failed on {name}: {described(error)}")
+                tell_operator(f"duly: listener {listener!r} failed on {name}: {described(error)}")
 
 
-def _complain(sentence: str) -> None:
+def tell_operator(sentence: str) -> None:
+    """Say one line on stderr, when there is no better way to say it."""
     # Straight to stderr: the listener that failed may be the log itself.
     with suppress(Exception):  # and if even that is closed, there is nobody left to tell
         print(one_line(sentence), file=sys.stderr)  # noqa: T201 (the last resort)

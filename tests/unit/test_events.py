@@ -28,7 +28,7 @@ def test_levels() -> None:
     by_level: dict[int, set[str]] = {}
     for name, level in LEVELS.items():
         by_level.setdefault(level, set()).add(name)
-    assert by_level[logging.ERROR] == {"SchedulerInitializationFailed", "StoreFault"}
+    assert by_level[logging.ERROR] == {"SchedulerInitializationFailed", "StoreFault", "PropertyViolated"}
     assert by_level[logging.WARNING] == {"TaskRunFailed", "TaskOrphaned", "ClockStepped"}
     assert by_level[logging.INFO] == {
         "SchedulerStopRequested",
@@ -41,7 +41,7 @@ def test_levels() -> None:
         "TaskOverridden",
         "StoreRecovered",
     }
-    assert len(LEVELS) == 25
+    assert len(LEVELS) == 26
 
 
 def test_log_record_carries_event_and_fields(caplog: pytest.LogCaptureFixture) -> None:

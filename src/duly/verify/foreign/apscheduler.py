@@ -1,0 +1,415 @@
+"""A recorder for another scheduler: APScheduler 3, through the events that it gives to listeners.
+
+A listener hears of a run when it is submitted to an executor, which is the nearest to its start that
+APScheduler tells, and of its end when the executor reports that. Jobs are recorded if their trigger means
+exactly what a five-field cron text means; every other one is left out and named in the log. Pausing is
+recorded as an `initialize` that failed, since that, too, ends all starting and forgets nothing. It must never
+harm the scheduler: it changes nothing there, and when it cannot write, it says so and goes on.
+"""
+
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta, tzinfo
+from importlib.metadata import version
+from itertools import count
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from duly.clock import Clock, HostClock
+from duly.events import described, tell_operator
+from duly.instant import instant_of, milliseconds
+from duly.verify.dues import CronTextError, Dues
+from duly.verify.foreign.table import NO_RETRY_MS
+from duly.verify.foreign.triggers import NotCronError, cron_text_of
+from duly.verify.origin import header_for, zone_name
+from duly.verify.trace import ClockStep, End, InitEnd, InitStart, RunEnd, RunStart, StopEnd, StopStart, Tick
+from duly.verify.writer import Carried, TraceWriter
+
+_log = logging.getLogger("duly.verify")
+
+_SETTLING_MS = 1000
+"""Changes of the jobs within this time are written as one list."""
+
+_STATE_RUNNING = 1
+
+
+Key = tuple[str, datetime]
+"""A run as APScheduler tells it apart: the job's id, and the time for which it was scheduled."""
+
+
+class Missed(msgspec.Struct, tag_field="ev", tag="Missed", kw_only=True):
+    """A run that was recorded as started, and was then given up before its callback was called.
+
+    No checker knows this event, and that is its purpose: the trace cannot be better than inconclusive.
+    """
+
+    t: float
+    id: str
+    run: int
+
+
+class APSchedulerRecorder:
+    """Records an APScheduler 3 scheduler into a trace file.
+
+    *crons* gives the cron text of jobs, by id; it is taken at its word, and their triggers are not asked.
+    *clock* is the clock that the scheduler reads, the host's unless it was replaced.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        crons: Mapping[str, str] | None = None,
+        *,
+        clock: Clock | None = None,
+        proc: str | None = None,
+    ) -> None:
+        self._path = path
+        self._crons = dict(crons or {})
+        for job_id, text in self._crons.items():
+            _check(job_id, text)
+        self._clock = clock
+        self._proc = proc or uuid.uuid4().hex[:8]  # noqa: TID251 (which process this is)
+        self._scheduler: Any = None
+        self._ledger: _Ledger | None = None
+        self._zone: tzinfo = UTC
+        self._left_out: set[str] = set()
+        self._graces_s: dict[str, float | None] = {}
+        self._hearing: dict[int, Callable[[Any], None]] = {}
+
+    def attach(self, scheduler: Any) -> None:
+        """Record *scheduler* from now on, whether it has been started or not."""
+        if self._scheduler is not None:
+            raise RuntimeError("this recorder has a scheduler already; a trace tells of one only")
+        self._zone = _named(scheduler.timezone)
+        header = msgspec.structs.replace(
+            header_for(self._zone, "unknown", 0, is_durable=False),
+            impl=f"APScheduler {version('apscheduler')}",
+        )
+        self._scheduler = scheduler
+        self._ledger = _Ledger(self._path, header, self._proc, self._clock)
+        self._hearing = self._hearings()
+        scheduler.add_listener(self._hear, sum(self._hearing))
+        if scheduler.state == _STATE_RUNNING:
+            self._on_started(None)
+
+    def close(self) -> None:
+        """End the recording. The scheduler is not touched."""
+        if self._ledger is not None:
+            self._scheduler.remove_listener(self._hear)
+            self._ledger.close()
+            self._ledger = None
+
+    def _hearings(self) -> dict[int, Callable[[Any], None]]:
+        from apscheduler import events  # noqa: PLC0415 (a peer: present only where it is used)
+
+        return {
+            events.EVENT_SCHEDULER_STARTED: self._on_started,
+            events.EVENT_SCHEDULER_RESUMED: self._on_started,
+            events.EVENT_SCHEDULER_PAUSED: self._on_paused,
+            events.EVENT_SCHEDULER_SHUTDOWN: self._on_shutdown,
+            events.EVENT_JOBSTORE_ADDED: self._on_jobs,
+            events.EVENT_JOBSTORE_REMOVED: self._on_jobs,
+            events.EVENT_ALL_JOBS_REMOVED: self._on_jobs,
+            events.EVENT_JOB_ADDED: self._on_job,
+            events.EVENT_JOB_MODIFIED: self._on_job,
+            events.EVENT_JOB_REMOVED: self._on_job_removed,
+            events.EVENT_JOB_SUBMITTED: self._on_submitted,
+            events.EVENT_JOB_EXECUTED: lambda event: self._on_outcome(event, ok=True),
+            events.EVENT_JOB_ERROR: lambda event: self._on_outcome(event, ok=False),
+            events.EVENT_JOB_MISSED: lambda event: self._on_outcome(event, ok=None),
+            events.EVENT_JOB_MAX_INSTANCES: self._on_skipped,
+        }
+
+    def _hear(self, event: Any) -> None:
+        self._hearing[event.code](event)
+
+    # The jobs are asked for before the ledger's lock is taken, never after: a thread that changes jobs holds
+    # APScheduler's lock while it tells its listeners.
+
+    def _on_started(self, _: Any) -> None:
+        if self._scheduler.state == _STATE_RUNNING and self._ledger is not None:  # else: started paused
+            self._ledger.begin(self._texts())
+
+    def _on_paused(self, _: Any) -> None:
+        if self._ledger is not None:
+            self._ledger.pause()
+
+    def _on_shutdown(self, _: Any) -> None:
+        if self._ledger is not None:
+            self._ledger.stop()
+
+    def _on_jobs(self, _: Any) -> None:
+        if self._scheduler.state == _STATE_RUNNING and self._ledger is not None:
+            self._ledger.change(self._texts())
+
+    def _on_job(self, event: Any) -> None:
+        if self._scheduler.state == _STATE_RUNNING and self._ledger is not None:
+            job = self._scheduler.get_job(event.job_id, event.jobstore)
+            text = self._text(job) if job is not None else None
+            self._ledger.change_one(event.job_id, text)
+
+    def _on_job_removed(self, event: Any) -> None:
+        if self._ledger is not None:
+            self._ledger.change_one(event.job_id, None)
+
+    def _on_submitted(self, event: Any) -> None:
+        if event.job_id in self._left_out or self._ledger is None:
+            return
+        self._ledger.submit(event.job_id, event.scheduled_run_times, self._graces_s.get(event.job_id))
+
+    def _on_outcome(self, event: Any, *, ok: bool | None) -> None:
+        if event.job_id not in self._left_out and self._ledger is not None:
+            self._ledger.finish((event.job_id, event.scheduled_run_time), ok=ok)
+
+    def _on_skipped(self, event: Any) -> None:
+        if event.job_id not in self._left_out and self._ledger is not None:
+            self._ledger.tick()
+
+    def _texts(self) -> dict[str, str]:
+        texts = {job.id: self._text(job) for job in self._scheduler.get_jobs()}
+        return {job_id: text for job_id, text in texts.items() if text is not None}
+
+    def _text(self, job: Any) -> str | None:
+        """The cron text of a job; None while it is paused, or if it has none."""
+        try:
+            text = self._crons.get(job.id) or cron_text_of(job.trigger, self._zone)
+        except NotCronError as error:
+            self._leave_out(job.id, error.reason)
+            return None
+        self._left_out.discard(job.id)
+        self._graces_s[job.id] = job.misfire_grace_time
+        return text if job.next_run_time is not None else None
+
+    def _leave_out(self, job_id: str, reason: str) -> None:
+        if job_id not in self._left_out:
+            self._left_out.add(job_id)
+            _log.warning(
+                'job "%s" is not recorded: %s; if it has a cron text, give it in crons', job_id, reason
+            )
+
+
+class _Ledger:
+    """Dates what is heard, puts it into an order that a trace may have, writes it. Any thread may call."""
+
+    def __init__(self, path: str | os.PathLike[str], header: Any, proc: str, clock: Clock | None) -> None:
+        self._lock = threading.Lock()
+        self._proc = proc
+        self._clock = clock or HostClock()
+        # Only the host's clock can be compared with the steady one.
+        self._steady_s: Callable[[], float] | None = time.monotonic if clock is None else None
+        self._writer = TraceWriter(path, header, carried=self._carried)
+        self._writer.open()
+        self._last_us: int | None = self._writer.last_us
+        self._looked_s: float | None = None
+        self._calls, self._runs = count(1), count(1)
+        self._texts: dict[str, str] = {}
+        self._is_active = False
+        self._unwritten_us: tuple[int, int] | None = None
+        """When the first and the last change came that no written list has."""
+        self._submitted: dict[Key, int | None] = {}
+        """Runs without an outcome: their number if they are written as started."""
+        self._early: set[Key] = set()
+        """Runs that are over, and of whose submission nobody has told yet."""
+        self._is_complained_of = False
+
+    def begin(self, texts: dict[str, str]) -> None:
+        """All of *texts* are scheduled from now on."""
+        with self._lock:
+            now_us = self._now_us()
+            self._texts, self._is_active = dict(texts), True
+            self._write_list(now_us, ok=True)
+
+    def pause(self) -> None:
+        """Nothing is scheduled from now on, and nothing forgotten."""
+        with self._lock:
+            now_us = self._settled_us()
+            self._is_active = False
+            self._write_list(now_us, ok=False)
+
+    def stop(self) -> None:
+        """It was shut down. When that began, no listener is told."""
+        with self._lock:
+            now_us = self._settled_us()
+            self._is_active = False
+            call = next(self._calls)
+            self._write(StopStart, now_us, call=call)
+            self._write(StopEnd, now_us, call=call)
+
+    def change(self, texts: dict[str, str]) -> None:
+        """The jobs have become these."""
+        with self._lock:
+            self._before_change(is_change=texts != self._texts)
+            self._texts = dict(texts)
+
+    def change_one(self, job_id: str, text: str | None) -> None:
+        """One job was added, changed or (None) taken away."""
+        with self._lock:
+            self._before_change(is_change=self._texts.get(job_id) != text)
+            if text is None:
+                self._texts.pop(job_id, None)
+            else:
+                self._texts[job_id] = text
+
+    def submit(self, job_id: str, run_times: list[datetime], grace_s: float | None) -> None:
+        """Runs were handed to an executor: the first begins now, the others one after the other."""
+        with self._lock:
+            now_us = self._settled_us()
+            for number, run_time in enumerate(run_times):
+                key = (job_id, run_time)
+                if key in self._early:
+                    self._early.remove(key)
+                    continue
+                self._submitted[key] = None
+                # An executor gives up a run that is too late already; of the rest only the first begins.
+                is_late = grace_s is not None and instant_of(run_time + timedelta(seconds=grace_s)) < now_us
+                if number == 0 and not is_late:
+                    self._start(key, now_us)
+
+    def finish(self, key: Key, *, ok: bool | None) -> None:
+        """A run has ended, well or not, or (None) was given up without being called."""
+        with self._lock:
+            if key not in self._submitted:
+                # An executor's thread may be done before the scheduler's has told of the submission.
+                self._early.add(key)
+                self._submitted[key] = None
+            self._finish(key, self._settled_us(), ok=ok)
+
+    def tick(self) -> None:
+        """Something happened that no event of a trace is for."""
+        with self._lock:
+            self._write(Tick, self._settled_us())
+
+    def close(self) -> None:
+        """Mark the end, and close the file."""
+        with self._lock:
+            self._write(End, self._settled_us())
+            self._writer.close()
+
+    def _start(self, key: Key, now_us: int) -> int:
+        run = self._submitted[key] = next(self._runs)
+        self._write(RunStart, now_us, id=key[0], run=run)
+        return run
+
+    def _finish(self, key: Key, now_us: int, *, ok: bool | None) -> None:
+        run = self._submitted[key]
+        if ok is None:
+            del self._submitted[key]
+            if run is not None:
+                self._take_back(key[0], run, now_us)
+            return
+        run = self._start(key, now_us) if run is None else run
+        del self._submitted[key]
+        self._write(RunEnd, now_us, id=key[0], run=run, ok=ok)
+
+    def _take_back(self, job_id: str, run: int, now_us: int) -> None:
+        self._put(Missed(t=milliseconds(now_us), id=job_id, run=run))
+        self._write(RunEnd, now_us, id=job_id, run=run, ok=True)
+        _log.warning(
+            'job "%s" was recorded as started and then not called (it waited longer than its '
+            "misfire_grace_time); the trace cannot be better than inconclusive",
+            job_id,
+        )
+
+    def _before_change(self, *, is_change: bool) -> None:
+        """Note the time of a change; lists that have settled are written first."""
+        if not self._is_active or not is_change:
+            return
+        now_us = self._now_us()
+        if self._unwritten_us is not None and now_us - self._unwritten_us[0] > _SETTLING_MS * 1000:
+            self._settle()
+        first_us = self._unwritten_us[0] if self._unwritten_us is not None else now_us
+        self._unwritten_us = first_us, now_us
+
+    def _settle(self) -> None:
+        """Write the list as it is, at the time at which it became so."""
+        if self._unwritten_us is not None:
+            _, at_us = self._unwritten_us
+            self._unwritten_us = None
+            self._write_list(at_us, ok=True)
+
+    def _settled_us(self) -> int:
+        """The present time, everything before it written."""
+        now_us = self._now_us()
+        self._settle()
+        return now_us
+
+    def _write_list(self, at_us: int, *, ok: bool) -> None:
+        self._unwritten_us = None
+        call = next(self._calls)
+        self._write(InitStart, at_us, call=call, regs=self._regs())
+        self._write(InitEnd, at_us, call=call, ok=ok)
+
+    def _regs(self) -> list[tuple[str, str, float]]:
+        # APScheduler has no retries.
+        return [(job_id, text, NO_RETRY_MS) for job_id, text in self._texts.items()]
+
+    def _now_us(self) -> int:
+        """The present time. A step of the clock since the last look is written first."""
+        now_us = instant_of(self._clock.now())
+        expected_us = self._expected_us(now_us)
+        if self._last_us is not None and (now_us < self._last_us or now_us > expected_us):
+            self._settle()
+            self._write(ClockStep, now_us, origin=milliseconds(max(self._last_us, min(expected_us, now_us))))
+        self._last_us = now_us
+        return now_us
+
+    def _expected_us(self, now_us: int) -> int:
+        """The latest that the clock can read without having been set: a thousandth and a second fast."""
+        if self._steady_s is None:
+            return now_us
+        looked_s, self._looked_s = self._looked_s, self._steady_s()
+        if looked_s is None or self._last_us is None:
+            return now_us
+        return self._last_us + round((self._looked_s - looked_s) * 1_001_000) + 1_000_000
+
+    def _write(self, kind: type[Any], at_us: int, **facts: Any) -> None:
+        self._put(kind(t=milliseconds(at_us), proc=self._proc, **facts))
+
+    def _put(self, event: Any) -> None:
+        try:
+            self._writer.write(event)
+        except OSError as error:
+            if not self._is_complained_of:
+                tell_operator(
+                    f"duly: the trace cannot be written and has a gap from here: {described(error)}"
+                )
+            self._is_complained_of = True
+        else:
+            self._is_complained_of = False
+
+    def _carried(self) -> Carried | None:
+        """What a new file has to begin with."""
+        if not self._is_active or self._last_us is None:
+            return None
+        at_ms = milliseconds(self._last_us)
+        begun = InitStart(t=at_ms, proc=self._proc, call=0, regs=self._regs())
+        events = (begun, InitEnd(t=at_ms, proc=self._proc, call=0, ok=True))
+        return Carried(events, [(key[0], run) for key, run in self._submitted.items() if run is not None])
+
+
+def _check(job_id: str, text: str) -> None:
+    try:
+        Dues(text, UTC)
+    except CronTextError as error:
+        raise ValueError(
+            f'the cron text "{text[:80]}" for job "{job_id}" cannot be judged: {error}'
+        ) from error
+
+
+def _named(zone: Any) -> tzinfo:
+    """The zone of a scheduler as one that a trace can name; pytz has its own kind."""
+    name = getattr(zone, "zone", None)
+    found = ZoneInfo(name) if name is not None else zone
+    zone_name(found)
+    return found if isinstance(found, tzinfo) else UTC
+
+
+# Triggers as cron text. APScheduler counts weekdays from Monday, has seconds, weeks and years, and wants day
+# and weekday to match both; cron counts from Sunday, has none of these, and wants either once both are
+# restricted. What five fields cannot say is refused with its reason, never approximated.

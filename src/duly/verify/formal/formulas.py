@@ -1,0 +1,233 @@
+"""The properties of MODEL.md, evaluated as the formulas that they are: slow, and meant to be obviously right.
+
+What the trace leaves open is evaluated once for every course that events may have taken (decision 0011): a
+start is wrong if it is so in all of them, and owed if it is so in all of them. The monitor that users run
+(`judge.py`) is another program, and shares nothing with this one but the reading of lines and of cron texts;
+the two are compared on random traces.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from operator import and_
+
+from duly.verify.formal.courses import next_loss
+from duly.verify.formal.expansion import Call, Expansion, expanded
+from duly.verify.formal.macros import S, Scene, Signal, Story, Y, answered, ended
+from duly.verify.properties import PROPERTIES, Outcome, Violation
+from duly.verify.trace import micros
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """Something owed: since which moment, and whether it was late."""
+
+    onset: int
+    missed: int | None
+    """The moment at which it is certain that it did not come in time."""
+    is_open: bool
+
+
+def deadlines(
+    scene: Scene, owed: Signal, *, met: Signal, anew: Signal, again: Signal, bound_us: Callable[[int], int]
+) -> Iterator[Deadline]:
+    """What was *owed*, when. It must be *met* within its bound; *anew* opens it afresh, from there.
+
+    What was late is told once; it is then considered discharged, until something begins it *again*.
+    """
+    onset: int | None = None
+    is_told = False
+    for index, moment in enumerate(scene.moments):
+        shown_us = moment.before_us if moment.name == "Step" else moment.at_us
+        if onset is not None and shown_us > scene.moments[onset].at_us + bound_us(onset):
+            yield Deadline(onset, index, is_open=False)
+            onset, is_told = None, True
+        if onset is not None and met[index]:
+            yield Deadline(onset, None, is_open=False)
+            onset = None
+        if onset is not None and anew[index]:
+            onset = index
+        is_told = is_told and not again[index]
+        if owed[index] and onset is None and not is_told:
+            onset = index
+    if onset is not None:
+        yield Deadline(onset, None, is_open=True)
+
+
+def rise(p: Signal) -> Signal:
+    """Where p begins to hold."""
+    return p & ~Y(p)
+
+
+def evaluated(lines: Iterable[bytes]) -> Outcome:
+    """What a small trace says, by the formulas. Raises TraceError if it is none, ValueError if not small."""
+    expansion = expanded(lines)
+    scene = Scene(expansion)
+    report = _Report(scene)
+    for task in expansion.tasks:
+        story = Story(scene, task)
+        _judge_starts(report, story)
+        _judge_theorems(report, story)
+        _judge_deadlines(report, story)
+    _judge_calls(report)
+    return report.outcome
+
+
+class _Report:
+    """What has been found so far."""
+
+    def __init__(self, scene: Scene) -> None:
+        expansion = scene.expansion
+        self.scene = scene
+        self.outcome = Outcome(faults=expansion.faults, fault_count=len(expansion.faults))
+        self.outcome.events = expansion.events
+        self.outcome.crashes = sum(scene.crash)
+        self.outcome.starts = sum(run.begun >= 0 for run in expansion.runs)
+        self.outcome.first_us = expansion.first_us
+        self.outcome.last_us = scene.moments[-1].at_us if scene.moments else None
+
+    def require(self, name: str, task: str | None, checked: Signal, holds: Signal) -> None:
+        """Wherever *checked* is, *holds* must be."""
+        for index in _where(checked):
+            self.outcome.tallies[name].checked += 1
+            if not holds[index]:
+                self._object(name, task, index, index, self.scene.expansion.doubtful_from <= index)
+
+    def demand(self, name: str, task: str | None, found: Iterable[Deadline]) -> None:
+        """Nothing is late."""
+        for deadline in found:
+            tally = self.outcome.tallies[name]
+            tally.checked += not deadline.is_open
+            tally.open += deadline.is_open
+            if deadline.missed is not None:
+                is_doubtful = self.scene.expansion.doubtful_from < deadline.missed
+                self._object(name, task, deadline.onset, deadline.missed, is_doubtful)
+
+    def _object(self, name: str, task: str | None, index: int, certain: int, is_doubtful: bool) -> None:
+        tally = self.outcome.tallies[name]
+        if is_doubtful:
+            tally.doubtful += 1
+            return
+        tally.violated += 1
+        moment, seen = self.scene.moments[index], self.scene.moments[certain]
+        evidence = tuple(each.position for each in (moment, seen) if each.position is not None)
+        self.outcome.violations.append(
+            Violation(
+                name, task, moment.at_us, f"This does not hold: {PROPERTIES[name]}.", evidence, seen.line
+            )
+        )
+
+
+def _judge_starts(report: _Report, story: Story) -> None:
+    """S1: RS -> Y ..., where what is open must be so in some course."""
+    scene, task, start = story.scene, story.task, story.start
+    report.require("S1a", task, start, Y(scene.active))
+    report.require("S1b", task, start, Y(scene.some(world.reg for world in story.worlds)))
+    report.require("S1c", task, start, ~Y(story.running))
+    report.require("S1d", task, start, Y(scene.some(world.cause for world in story.worlds)))
+
+
+def _judge_deadlines(report: _Report, story: Story) -> None:
+    """L1 and T6: Obligation(x) -> within d(n): RS(x), or SS, Crash, IE, where it is owed in every course."""
+    scene = story.scene
+
+    def bound_us(index: int) -> int:
+        return scene.bound_us(scene.registered_count(index))
+
+    met = story.start | scene.stop_start | scene.crash | scene.init_end
+    anew = scene.step
+    owed = reduce(and_, (world.obligation for world in story.worlds))
+    again = rise(owed) | scene.init_end | scene.step
+    found = deadlines(scene, owed, met=met | ~owed, anew=anew, again=again, bound_us=bound_us)
+    report.demand("L1", story.task, found)
+    recovery = reduce(and_, (world.recovery for world in story.worlds))
+    again = rise(reduce(and_, (world.interrupted for world in story.worlds)))
+    found = deadlines(scene, recovery, met=met | ~recovery, anew=anew, again=again, bound_us=bound_us)
+    report.demand("T6", story.task, found)
+
+
+def _judge_theorems(report: _Report, story: Story) -> None:
+    """What follows from the rest, each by its own formula; what excuses in some course excuses."""
+    scene, task, start = story.scene, story.task, story.start
+    # A task that a list leaves out is forgotten, with its starts.
+    due_or_fresh = scene.some(world.due | world.fresh | world.removed for world in story.worlds)
+    excuse = due_or_fresh | story.failure | scene.loss
+    identical = scene.at(_identical(scene.expansion))
+
+    report.require("T1", task, start, ~Y(S(~scene.ok, scene.stop_start | scene.crash) | scene.given_up))
+    report.require("T2", task, start, ~Y(story.running))
+    nothing_between = Y(S(~excuse, start))
+    report.require("T3", task, start, ~nothing_between)
+    report.require("T7", task, start, ~(nothing_between & Y(S(~start, identical))))
+    success = scene.at(run.ended for run in story.runs if run.ok)
+    report.require("T4", task, success, ~_second_successes(story, due_or_fresh))
+    ends = scene.at(run.ended for run in story.runs)
+    report.require("T5", task, ends, ~scene.at(_ends_after_stop(story)))
+    late = scene.at(run.ended_late for run in story.runs)
+    report.require("T8", task, late, ~late)
+
+
+def _second_successes(story: Story, due_or_fresh: Signal) -> Signal:
+    """Ends of successful runs that no due and no fresh registration sets apart from the success before."""
+    scene = story.scene
+    # Of a run that began before the trace nobody knows what came after its start.
+    succeeded = sorted((run for run in story.runs if run.ok and run.begun >= 0), key=ended)
+    seconds = []
+    for first, second in pairwise(succeeded):
+        earlier, later = sorted((first.begun, second.begun))
+        is_apart = any(due_or_fresh[earlier + 1 : later + 1])
+        loss = next_loss(scene.expansion, ended(first))
+        is_first_lost = loss is not None and loss < second.begun
+        if not is_apart and not is_first_lost:
+            seconds.append(second.ended)
+    return scene.at(seconds)
+
+
+def _ends_after_stop(story: Story) -> Iterator[int]:
+    """Ends of runs that began before a stop returned."""
+    stop_end = story.scene.stop_end
+    for run in story.runs:
+        if run.ended is not None and any(stop_end[run.begun + 1 : run.ended]):
+            yield run.ended
+
+
+def _identical(expansion: Expansion) -> Iterator[int]:
+    """Where `initialize` returned with the very list that was in force."""
+    lists = sorted((call for call in expansion.inits if call.took_effect), key=answered)
+    for before, call in pairwise(lists):
+        if before.configs == call.configs:
+            yield answered(call)
+
+
+def _judge_calls(report: _Report) -> None:
+    """S3, S4, S5, L2, L3: what concerns no single task."""
+    scene, expansion = report.scene, report.scene.expansion
+    report.require("S3", None, scene.stop_end, ~Y(scene.anything_running))
+    returned = scene.at(call.answered for call in expansion.inits if call.ok)
+    report.require("S4", None, returned, scene.ok)
+    for stop in (stop for stop in expansion.stops if not stop.is_void):
+        report.require("S5", None, scene.at([stop.answered]), ~Y(scene.init_at_stop(stop)))
+    for call in expansion.inits:
+        # IS(R) -> within d(|R|): IE or Crash
+        report.demand("L2", None, _answer_deadlines(scene, call))
+    # Stopping, nothing Running, not Initing -> within 60 s: SE or Crash
+    free = scene.stopping & ~scene.anything_running & ~scene.initing
+    delta_us = micros(expansion.header.delta_stop_ms)
+    met = scene.at(call.answered for call in expansion.stops) | scene.crash
+    found = deadlines(
+        scene, free, met=met, anew=scene.step, again=rise(free) | met, bound_us=lambda _: delta_us
+    )
+    report.demand("L3", None, found)
+
+
+def _answer_deadlines(scene: Scene, call: Call) -> Iterator[Deadline]:
+    delta_us = scene.bound_us(len(call.regs))
+    outstanding = scene.outstanding(call)
+    return deadlines(
+        scene, outstanding, met=~outstanding, anew=scene.step, again=scene.at(()), bound_us=lambda _: delta_us
+    )
+
+
+def _where(signal: Signal) -> Iterator[int]:
+    return (index for index, holds in enumerate(signal) if holds)

@@ -1,0 +1,423 @@
+"""The macros of MODEL.md as formulas of past-time temporal logic, evaluated at every position of a trace.
+
+A formula is the list of its truths, one at each position (`Signal`). `Scene` has what concerns no task,
+`Story` what is sure of one task, `World` what is so in one course of events (`courses.py`). Each macro is its
+line in MODEL.md, to be read beside it; nothing here saves work, and nothing is judged.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import cached_property, reduce
+from operator import or_
+
+from duly.verify.dues import minute_start_us
+from duly.verify.formal.courses import (
+    ADRIFT,
+    AFRESH,
+    CAUSE,
+    NEW,
+    NOTICED,
+    STORED,
+    Course,
+    courses,
+    is_loss,
+    next_loss,
+)
+from duly.verify.formal.expansion import TOLERATED_US, Call, Config, Expansion, Moment, Run
+from duly.verify.trace import micros
+
+
+class Signal(tuple[bool, ...]):
+    """Whether something holds, at every position."""
+
+    __slots__ = ()
+
+    def __and__(self, other: "Signal") -> "Signal":
+        return Signal(mine and its for mine, its in zip(self, other, strict=True))
+
+    def __or__(self, other: "Signal") -> "Signal":
+        return Signal(mine or its for mine, its in zip(self, other, strict=True))
+
+    def __invert__(self) -> "Signal":
+        return Signal(not mine for mine in self)
+
+
+def yesterday(p: Signal) -> Signal:
+    """`Y p`: p held at the previous position."""
+    return Signal((False, *p[:-1]) if p else ())
+
+
+def since(p: Signal, q: Signal) -> Signal:
+    """`p S q`: q held at some position up to now, and p at every position after it."""
+    held = False
+    truths = []
+    for p_now, q_now in zip(p, q, strict=True):
+        held = q_now or (held and p_now)
+        truths.append(held)
+    return Signal(truths)
+
+
+Y, S = yesterday, since
+
+
+class Scene:
+    """What all tasks share: the events by their short names, and the macros that concern no task."""
+
+    def __init__(self, expansion: Expansion) -> None:
+        self.expansion = expansion
+        self.moments = expansion.moments
+        self.crash = self.where(lambda moment: moment.name == "Crash")
+        self.minute_start = self.where(lambda moment: moment.name == "MS")
+        self.step = self.where(lambda moment: moment.name == "Step")
+        self.loss = self.where(is_loss)
+        # A call that was given up before it began is none of these.
+        self.stop_start = self.at(call.begun for call in expansion.stops if not call.is_void)
+        self.stop_end = self.at(call.answered for call in expansion.stops if not call.is_void)
+        self.init_end = self.at(call.answered for call in expansion.inits if not call.is_void)
+        self.ok = self.at(call.answered for call in expansion.inits if call.took_effect)
+        # One that raised for an invalid list changes nothing.
+        failed = (call for call in expansion.inits if call.is_valid and not call.ok and not call.is_void)
+        self.init_failed = self.at(call.answered for call in failed)
+
+    def where(self, holds: Callable[[Moment], bool]) -> Signal:
+        """Whether *holds* at each moment."""
+        return Signal(map(holds, self.moments))
+
+    @cached_property
+    def always(self) -> Signal:
+        """What holds everywhere."""
+        return ~self.at(())
+
+    def at(self, indices: Iterable[int | None]) -> Signal:
+        """What holds at *indices* and nowhere else; None is no index."""
+        wanted = set(indices)
+        return Signal(index in wanted for index in range(len(self.moments)))
+
+    def some(self, signals: Iterable[Signal]) -> Signal:
+        """What holds where any of *signals* does."""
+        return reduce(or_, signals, self.at(()))
+
+    # Calls may overlap: these hold while any such call is outstanding.
+
+    def outstanding(self, call: Call) -> Signal:
+        """not(its end or Crash) S its start."""
+        return S(~(self.at([call.answered]) | self.crash), self.at([call.begun]))
+
+    @cached_property
+    def stopping(self) -> Signal:
+        """Stopping := not(SE or Crash) S SS."""
+        return self.some(self.outstanding(call) for call in self.expansion.stops)
+
+    @cached_property
+    def initing(self) -> Signal:
+        """Initing := not(IE or Crash) S IS."""
+        return self.some(self.outstanding(call) for call in self.expansion.inits)
+
+    def init_at_stop(self, stop: Call) -> Signal:
+        """InitAtStop := not(IE or Crash) S (SS and Y Initing), for one stop call."""
+        stop_start = self.at([stop.begun])
+        return self.some(
+            S(~(self.at([init.answered]) | self.crash), stop_start & Y(self.outstanding(init)))
+            for init in self.expansion.inits
+        )
+
+    @cached_property
+    def active(self) -> Signal:
+        """Active := not(SS or Crash or IEf) S (ok and not Y Stopping).
+
+        Nor does anything start while a stop waits for its turn that is given up in the end.
+        """
+        stops = self.expansion.stops
+        stopping = self.some(self.outstanding(call) for call in stops if not call.is_void)
+        active = S(~(self.stop_start | self.crash | self.init_failed), self.ok & ~Y(stopping))
+        return active & ~self.some(self.outstanding(call) for call in stops if call.is_void)
+
+    @cached_property
+    def given_up(self) -> Signal:
+        """Whether a stop waits for its turn that is given up in the end, and no list has come since."""
+        calls = [call for call in self.expansion.stops if call.is_void]
+        return self.some(S(~(self.at([call.answered]) | self.ok), self.at([call.begun])) for call in calls)
+
+    def running_run(self, run: Run) -> Signal:
+        """Whether one run is running."""
+        start = self.at([max(run.begun, 0)])  # a run of the file before this one runs from the first position
+        return S(~(self.at([run.ended]) | self.crash), start)
+
+    @cached_property
+    def anything_running(self) -> Signal:
+        """Whether any run of any task is running."""
+        return self.some(map(self.running_run, self.expansion.runs))
+
+    def registered_count(self, index: int) -> int:
+        """n, the number of registered tasks: the length of the latest successful list."""
+        lists = [call for call in self.expansion.inits if call.took_effect and answered(call) <= index]
+        return len(max(lists, key=answered).configs) if lists else 0
+
+    def bound_us(self, tasks: int) -> int:
+        """d(n)."""
+        header = self.expansion.header
+        return micros(header.delta_ms) + tasks * micros(header.delta_per_task_ms)
+
+
+class Story:
+    """One task: its events, and the macros that are the same in every course."""
+
+    def __init__(self, scene: Scene, task: str) -> None:
+        self.scene = scene
+        self.task = task
+        self.configs = scene.expansion.configs(task)
+        self.runs = [run for run in scene.expansion.runs if run.task == task]
+        self.start = scene.at(run.begun for run in self.runs)
+        self.failure = scene.at(run.ended for run in self.runs if not run.ok)
+        self.running = scene.some(map(scene.running_run, self.runs))
+        """Running(x) := not(RE or Crash) S RS, for any of its runs."""
+        self.shown = {config: self._shown(config) for config in self.configs}
+        """Where the clock shows the start of a minute that c names, for the first time or not."""
+        self.in_minute = {config: S(~scene.minute_start, shown) for config, shown in self.shown.items()}
+        """InMinute(x,c) := not MS S Due(x,c)."""
+
+    def _shown(self, config: Config) -> Signal:
+        return self.scene.where(lambda moment: moment.name == "Due" and moment.cron == config.cron)
+
+    @cached_property
+    def worlds(self) -> list["World"]:
+        """One for each course that events may have taken."""
+        found = courses(self.scene.expansion, self.task, self.scene.active)
+        return [World(self, course) for course in found]
+
+
+class World:
+    """One task in one course of events: every macro of MODEL.md, in its order."""
+
+    def __init__(self, story: Story, course: Course) -> None:
+        self.story = story
+        self.course = course
+        self.steps = dict(course.steps)
+        self._take_effect()
+        unseen: list[int] = []
+        self._evaluate(unseen)
+        for crash in sorted(course.unseen):
+            # It was written if it was owed, in this course, before the crash.
+            if self.obligation[_before_slots(story.scene.moments, crash)]:
+                unseen.append(crash)
+                self._evaluate(unseen)
+
+    def _take_effect(self) -> None:
+        """What the lists make of the task."""
+        scene, task, commits = self.story.scene, self.story.task, self.course.commits
+        effect = scene.at(commit.place for commit in commits)
+        effect_with = {
+            config: scene.at(commit.place for commit in commits if commit.call.configs.get(task) == config)
+            for config in self.story.configs
+        }
+        # Known(x,c) := not ok S (IEs with R(x)=c)               Reg(x)  := some c: Known(x,c)
+        self.known = {config: S(~effect, with_it) for config, with_it in effect_with.items()}
+        self.reg = scene.some(self.known.values())
+
+        # Fresh(x) := IEs with R(x)=c and not Y Known(x,c)       Removed(x) := ok and x not in R
+        self.fresh_with = {
+            config: with_it & ~Y(self.known[config]) & ~self._was_known_before()
+            for config, with_it in effect_with.items()
+        }
+        self.fresh = scene.some(self.fresh_with.values())
+        self.removed = effect & ~scene.some(effect_with.values())
+
+    def _evaluate(self, unseen: list[int]) -> None:
+        """The macros, with starts that were written just before the crashes *unseen* and never called."""
+        story, scene, crash = self.story, self.story.scene, self.story.scene.crash
+        start = story.start | scene.at(unseen)
+        gone = start | self.removed | self.fresh
+
+        # DuePending(x) := not(RS or Removed or Fresh) S
+        #                  ((Due(x,c) and Y Known(x,c)) or (Fresh(x) and InMinute(x,c)))
+        counted = self._counted()
+        self.due = scene.some(story.shown[c] & counted & Y(known) for c, known in self.known.items())
+        late = scene.at(commit.place for commit in self.course.commits if not commit.is_early)
+        in_minute = scene.some(fresh & late & story.in_minute[c] for c, fresh in self.fresh_with.items())
+        self.due_pending = S(~(gone | self._forgotten()), self.due | in_minute | self._early())
+
+        # Armed(x) := not(RS or Fresh or Removed) S REf     (of a run begun under x's present registration)
+        arms = scene.at(run.ended for run in story.runs if self._arms(run))
+        void = self._void(arms)
+        self.armed = S(~(gone | void), arms)
+
+        # RetryPending(x) := not(RS or Fresh or Removed) S (RD and Y Armed(x))
+        due_us = self._retry_due_us(arms, gone | void)
+        retry_due = Signal(
+            moment.name == "RD" and at_us is not None and moment.at_us >= at_us
+            for moment, at_us in zip(scene.moments, due_us, strict=True)
+        )
+        taken_back = scene.at(
+            index for index in self._unnoticed() if (due_us[index] or 0) > scene.moments[index].at_us
+        )
+        self.retry_pending = S(~(gone | void | taken_back), retry_due & Y(self.armed))
+
+        # Interrupted(x) := not(RS or Removed) S (Crash and Y (Running(x) and Reg(x)))
+        lost = scene.at(next_loss(scene.expansion, ended(run)) for run in self.course.lost)
+        cut_off = (crash & Y(story.running)) | lost | scene.at(unseen)
+        self.interrupted = S(~(start | self.removed), cut_off & Y(self.reg))
+
+        # Over an unknown store some cause may stand, nobody knows which.
+        self.unknown_cause = S(~(start | self.removed), self._unknown_cause_arises())
+
+        # Cause(x) := DuePending or RetryPending or Interrupted
+        self.cause = self.due_pending | self.retry_pending | self.interrupted | self.unknown_cause
+
+        # Obligation(x) := Cause(x) and not Running(x) and Reg(x) and Active
+        may_start = ~story.running & self.reg & scene.active
+        self.obligation = self.cause & may_start
+        self.recovery = self.interrupted & may_start
+        """The obligation of T6."""
+
+    def _first_list(self) -> Signal:
+        scene = self.story.scene
+        return scene.at([next((k for k, is_ok in enumerate(scene.ok) if is_ok), None)])
+
+    def _was_known_before(self) -> Signal:
+        return self._first_list() if self.course.store != NEW else self.story.scene.at(())
+
+    def _unknown_cause_arises(self) -> Signal:
+        return self._first_list() if self.course.store == CAUSE else self.story.scene.at(())
+
+    def _counted(self) -> Signal:
+        """Where a minute that is shown counts: a small step back brings none a second time."""
+        counted = self._above_floor(-1)
+        for commit in self.course.commits:
+            if self.fresh[commit.place]:  # nothing has been had yet under this registration
+                counted = Signal(
+                    (*counted[: commit.place + 1], *self._above_floor(commit.instant)[commit.place + 1 :])
+                )
+        return counted
+
+    def _above_floor(self, since_index: int) -> Signal:
+        """The minutes that count under a registration that took effect at a position."""
+        floor_us = -(2**62)
+        truths = []
+        for index, moment in enumerate(self.story.scene.moments):
+            if index in self.steps and index > since_index:
+                floor_us = self._floor_us(index, floor_us)
+            truths.append(moment.due_us > floor_us)
+        return Signal(truths)
+
+    def _floor_us(self, index: int, floor_us: int) -> int:
+        """After which minute the minutes count, after a step back, and before it."""
+        moment, way = self.story.scene.moments[index], self.steps[index]
+        is_large = moment.before_us - moment.at_us > TOLERATED_US
+        if way == ADRIFT:
+            return self._next_list_us(index) - 1
+        if way == STORED:
+            return max(floor_us, self._answered_us(index))
+        is_afresh = way == AFRESH or (way == NOTICED and is_large)
+        return moment.at_us - 1 if is_afresh else max(floor_us, moment.before_us)
+
+    def _answered_us(self, index: int) -> int:
+        """Up to when every due is answered before a position: the latest start, or registration."""
+        story, moments = self.story, self.story.scene.moments
+        for earlier in range(index - 1, -1, -1):
+            if story.start[earlier]:
+                return moments[earlier].at_us
+            if self.fresh[earlier]:
+                commit = next(commit for commit in self.course.commits if commit.place == earlier)
+                zone = self.story.scene.expansion.zone
+                return minute_start_us(moments[commit.instant].at_us, zone) - 1
+        return -(2**62)
+
+    def _stands_still(self, index: int) -> bool:
+        """Whether a due that had come before a step back lies behind it in the new time, too."""
+        answered_us, now_us = self._answered_us(index), self.story.scene.moments[index].at_us
+        return any(
+            shown[k] and known[k] and answered_us < self.story.scene.moments[k].due_us <= now_us
+            for config, shown in self.story.shown.items()
+            for known in (self.known[config],)
+            for k in range(index)
+        )
+
+    def _next_list_us(self, index: int) -> int:
+        """When the next list takes effect, or the call of one returns that already has."""
+        instants = (
+            commit.place if commit.instant < index and commit.call.answered is not None else commit.instant
+            for commit in self.course.commits
+        )
+        later = (self.story.scene.moments[instant].at_us for instant in instants if instant > index)
+        return next(later, 2**62)
+
+    def _early(self) -> Signal:
+        """Where a list takes effect as if it had when it was called, and a due has come since."""
+        scene, story = self.story.scene, self.story
+        found = []
+        for index, call, is_early in self.course.commits:
+            if is_early and self.fresh[index] and story.task in call.configs:
+                config, begun = call.configs[story.task], scene.at([call.begun])
+                later = S(scene.always, begun)
+                came = (begun & story.in_minute[config]) | (
+                    later & story.shown[config] & self._above_floor(call.begun)
+                )
+                if S(~(story.start | self._forgotten()), came)[index]:
+                    found.append(index)
+        return scene.at(found)
+
+    def _unnoticed(self) -> list[int]:
+        """Steps back that nobody noticed: what had come counts for nothing where it lies ahead again."""
+        return [index for index, way in self.course.steps if way != NOTICED]
+
+    def _forgotten(self) -> Signal:
+        """Where a due that stood stands no more: a step back that nobody noticed."""
+        return self.story.scene.at(
+            index
+            for index, way in self.course.steps
+            if way in {AFRESH, ADRIFT} or (way == STORED and not self._stands_still(index))
+        )
+
+    def _arms(self, run: Run) -> bool:
+        """Whether *run* failed, and was begun under the registration that was in force when it did."""
+        if run.ended is None or run.ok or not self.reg[run.ended]:
+            return False
+        meanwhile = range(run.begun + 1, run.ended + 1)
+        return not any(self.fresh[k] or self.removed[k] for k in meanwhile)
+
+    def _void(self, arms: Signal) -> Signal:
+        """Crashes at which what a lost end armed is void."""
+        expansion = self.story.scene.expansion
+        crashes = []
+        for run in self.course.lost:
+            crash = next_loss(expansion, ended(run))
+            later = arms[ended(run) + 1 : crash]
+            if arms[ended(run)] and not any(later):
+                crashes.append(crash)
+        return self.story.scene.at(crashes)
+
+    def _retry_due_us(self, arms: Signal, gone: Signal) -> list[int | None]:
+        """When RetryDue(x) is: the end of x's latest failed run plus its delay; None once x has started."""
+        due_us: int | None = None
+        delay_us = 0
+        found = []
+        for index, moment in enumerate(self.story.scene.moments):
+            if gone[index]:
+                due_us = None
+            elif arms[index]:
+                delay_us = next(config.delay_us for config, known in self.known.items() if known[index])
+                due_us = moment.at_us + delay_us
+            elif due_us is not None and self._is_far_back(index):
+                due_us = min(due_us, moment.at_us + delay_us)
+            found.append(due_us)
+        return found
+
+    def _is_far_back(self, index: int) -> bool:
+        moment = self.story.scene.moments[index]
+        return self.steps.get(index) == NOTICED and moment.before_us - moment.at_us > TOLERATED_US
+
+
+def _before_slots(moments: list[Moment], crash: int) -> int:
+    """The last position before a crash and the lists that may have taken effect just before it."""
+    return max(index for index in range(crash) if moments[index].name != "Slot")
+
+
+def answered(call: Call) -> int:
+    """Where a call was answered that was."""
+    assert call.answered is not None
+    return call.answered
+
+
+def ended(run: Run) -> int:
+    """Where a run ended that did."""
+    assert run.ended is not None
+    return run.ended

@@ -1,0 +1,58 @@
+"""The monitor: the same checks while things happen, as a listener of a recorder.
+
+It keeps what the judge keeps, which depends on the number of tasks and not on how long they have run.
+It tells of a violation as soon as it is certain, as an event `PropertyViolated`, to its listeners and to the
+logger `duly`. What began before the monitor did is not held against anybody.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from itertools import count
+
+import msgspec
+
+from duly.events import Announcer, Listener
+from duly.verify.dues import face_at
+from duly.verify.judge import Judge
+from duly.verify.properties import Outcome, Violation
+from duly.verify.trace import Event, Header, Position, micros
+
+
+class Monitor:
+    """Judges online. Give it to a Recorder; *listeners* get every `PropertyViolated`."""
+
+    def __init__(self, listeners: Iterable[Listener] = ()) -> None:
+        self._announcer = Announcer(listeners, self._now)
+        self._judge: Judge | None = None
+        self._numbers = count(1)
+        self._now_us = 0
+
+    def begin(self, header: Header) -> None:
+        """Begin with a trace that has this header. What earlier processes left there is not known here."""
+        self._judge = Judge(msgspec.structs.replace(header, running=[]), on_violation=self._tell)
+
+    def __call__(self, event: Event) -> None:
+        """Take one event."""
+        assert self._judge is not None, "a Recorder begins its monitor"
+        self._now_us = micros(event.t)
+        self._judge.take(Position(next(self._numbers), self._now_us, event))
+
+    @property
+    def outcome(self) -> Outcome:
+        """What is known so far."""
+        assert self._judge is not None, "a Recorder begins its monitor"
+        return self._judge.finish()
+
+    def _now(self) -> datetime:
+        assert self._judge is not None
+        return face_at(self._now_us, self._judge.zone)
+
+    def _tell(self, violation: Violation) -> None:
+        assert self._judge is not None
+        self._announcer.announce(
+            "PropertyViolated",
+            property=violation.property,
+            taskName=violation.task,
+            at=face_at(violation.at_us, self._judge.zone).isoformat(),
+            reason=violation.reason,
+        )

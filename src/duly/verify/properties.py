@@ -1,0 +1,104 @@
+"""The properties of MODEL.md by name, and what can be said of each after a trace has been read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from duly.verify.trace import Fault, Position
+
+
+class Verdict(StrEnum):
+    """What a finite trace says of a property."""
+
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    INCONCLUSIVE = "inconclusive"
+
+
+PROPERTIES: Mapping[str, str] = {
+    "S1a": "starts only between a successful initialize and the next stop, crash or failed initialize",
+    "S1b": "starts only of tasks in the latest successful list",
+    "S1c": "no start of a task that is running",
+    "S1d": "every start has a cause that no earlier start has used up",
+    "S3": "stop returns only when no callback is running",
+    "S4": "an invalid list never takes effect",
+    "S5": "stop waits for an initialize in progress",
+    "L1": "what is owed starts in time",
+    "L2": "initialize returns in time",
+    "L3": "stop returns in time once nothing is running",
+    "T1": "nothing starts after a crash or a stop until a successful initialize",
+    "T2": "no two runs of a task overlap",
+    "T3": "between two starts of a task there is a due, a fresh registration, a failure or a crash",
+    "T4": "at most one successful run per due period",
+    "T5": "nothing ends after a stop has returned, without a new start",
+    "T6": "a run that a crash cut off starts again after the next initialize that has its task",
+    "T7": "an identical initialize changes no obligation",
+    "T8": "no run that a crash cut off ends after it",
+}
+"""In the order of the report. S and L are the model's own; T are theorems that follow, as a second line."""
+
+LIVENESS = frozenset({"L1", "L2", "L3", "T6"})
+
+
+class Violation(NamedTuple):
+    """One objection: which property, whom it concerns, when, why, and the few events that show it."""
+
+    property: str
+    task: str | None
+    at_us: int
+    reason: str
+    """One plain sentence."""
+    evidence: tuple[Position, ...]
+    line: int
+    """The line at which it became certain."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is known of one property."""
+
+    checked: int = 0
+    """How often it was put to the test."""
+    violated: int = 0
+    open: int = 0
+    """Deadlines that lie beyond the end of the trace."""
+    doubtful: int = 0
+    """Objections after a fault of the trace itself: not held against the scheduler."""
+
+
+MOST_KEPT = 100
+"""Violations of one property that are kept with their evidence; the rest are counted."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Everything that a trace says."""
+
+    tallies: dict[str, Tally] = field(default_factory=lambda: {name: Tally() for name in PROPERTIES})
+    violations: list[Violation] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    fault_count: int = 0
+    events: int = 0
+    starts: int = 0
+    crashes: int = 0
+    first_us: int | None = None
+    last_us: int | None = None
+
+    def verdict(self, name: str) -> Verdict:
+        """What the trace says of property *name*."""
+        tally = self.tallies[name]
+        if tally.violated:
+            return Verdict.VIOLATED
+        if self.fault_count or tally.open:
+            return Verdict.INCONCLUSIVE
+        return Verdict.HOLDS
+
+    @property
+    def overall(self) -> Verdict:
+        """The worst of all."""
+        verdicts = {self.verdict(name) for name in PROPERTIES}
+        for verdict in (Verdict.VIOLATED, Verdict.INCONCLUSIVE):
+            if verdict in verdicts:
+                return verdict
+        return Verdict.HOLDS

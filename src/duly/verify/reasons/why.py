@@ -1,0 +1,386 @@
+"""Why a task ran, or did not run, at a given minute: every due has exactly one answer.
+
+The answers are worked out from what a trace shows; nothing is written down per due. Of several that fit, one
+is given: down before running, running before missed, missed before answered. Where the trace leaves open what
+the scheduler remembered (docs/decisions/0011) the answer says "perhaps".
+"""
+
+from dataclasses import replace
+from datetime import datetime
+from itertools import chain
+
+from duly.verify.dues import NEVER_US, Dues, instant_us
+from duly.verify.reasons.answers import (
+    Answer,
+    Kind,
+    Skip,
+    UnknownTaskError,
+    Words,
+    count_text,
+    is_named,
+    length_text,
+    minute_of,
+    no_due,
+    skipped,
+)
+from duly.verify.reasons.arrivals import (
+    MINUTE_US,
+    MOST_COUNTED,
+    Arrivals,
+    Asked,
+    Downtime,
+    Run,
+    Tenure,
+    latest,
+)
+from duly.verify.reasons.chronicle import Chronicle
+from duly.verify.trace import Trace, zone_of
+
+_DOWN_WORDS = {
+    "not initialized": "had not been initialized yet",
+    "stopped": "had been stopped at {since}",
+    "crashed": "had crashed at {since}",
+    "initialize failed": "was down because initialize had failed at {since}",
+}
+
+
+def why(trace: Trace, task: str, at: datetime | None = None) -> Answer:
+    """Why *task* ran or did not run in the minute of *at*, or of its latest due. Raises UnknownTaskError."""
+    zone = zone_of(trace.header.tz)
+    if at is None:
+        return _Teller(_told(trace, task, Asked())).latest()
+    minute = minute_of(at, zone)
+    if isinstance(minute, Skip):
+        teller = _Teller(_told(trace, task, Asked(minute.at_us)))
+        return skipped(minute, task, teller.cron_at(minute.at_us), zone)
+    return _Teller(_told(trace, task, Asked(minute))).minute(minute)
+
+
+def why_latest(trace: Trace, task: str, count: int, at: datetime | None = None) -> list[Answer]:
+    """The answers for the *count* latest dues up to *at*, the latest last. Raises UnknownTaskError."""
+    until_us = NEVER_US
+    if at is not None:
+        zone = zone_of(trace.header.tz)
+        until_us = instant_us(at if at.tzinfo is not None else at.replace(tzinfo=zone))
+    return _Teller(_told(trace, task, Asked(until_us=until_us, count=count))).dues(until_us, count)
+
+
+def _told(trace: Trace, task: str, asked: Asked) -> Chronicle:
+    chronicle = Chronicle(trace.header, task, asked)
+    chronicle.follow(trace)
+    if not chronicle.is_known:
+        raise UnknownTaskError(task, chronicle.names)
+    return chronicle
+
+
+class _Teller:
+    """Tells what a chronicle knows."""
+
+    def __init__(self, chronicle: Chronicle) -> None:
+        self._told = chronicle
+        self._task = chronicle.task_id
+        self._words = Words(chronicle.zone)
+
+    # --- which dues ---
+
+    def latest(self) -> Answer:
+        """The answer for the latest due of all."""
+        if self._told.arrivals:
+            arrivals = self._told.arrivals[-1]
+            return self._with_runs(
+                self._due(arrivals, latest(arrivals.dues, arrivals.first_us - 1, arrivals.to_us)[-1])
+            )
+        return self._never_due()
+
+    def minute(self, minute_us: int) -> Answer:
+        """The answer for a minute."""
+        if self._told.arrivals:
+            return self._with_runs(self._due(self._told.arrivals[-1], minute_us))
+        return self._with_runs(self._no_due(minute_us))
+
+    def dues(self, until_us: int, count: int) -> list[Answer]:
+        """The answers for the latest dues. One that came again, after the clock was set back, counts anew."""
+        answers: list[Answer] = []
+        for arrivals in reversed(self._told.arrivals):
+            to_us, left = min(arrivals.to_us, until_us), count - len(answers)
+            found = latest(arrivals.dues, arrivals.first_us - 1, to_us, left) if left else []
+            answers += [self._noted(self._due(arrivals, due_us)) for due_us in reversed(found)]
+        return answers[::-1]
+
+    def cron_at(self, at_us: int) -> str | None:
+        """The cron text that the task had in the minute of *at_us*; one of them if that is not certain."""
+        crons = chain.from_iterable(tenure.crons for tenure in self._tenures_at(at_us))
+        return next((cron for cron in crons if cron is not None), None)
+
+    def _tenures_at(self, at_us: int) -> list[Tenure]:
+        """What was registered in a minute, the latest first."""
+        return [
+            tenure
+            for tenure in reversed(self._told.tenures)
+            if tenure.since_us < at_us + MINUTE_US and tenure.until_us > at_us
+        ]
+
+    def _with_runs(self, answer: Answer) -> Answer:
+        return self._noted(replace(answer, runs=tuple(self._told.runs)))
+
+    def _noted(self, answer: Answer) -> Answer:
+        if not self._told.has_faults:
+            return answer
+        note = "The trace itself has faults, which may mislead this answer; duly verify tells them."
+        return replace(answer, is_perhaps=True, details=(*answer.details, note))
+
+    # --- a due ---
+
+    def _due(self, arrivals: Arrivals, due_us: int) -> Answer:
+        standing = arrivals.standing
+        if standing.cleared_us is not None:
+            answer = self._cleared(arrivals, due_us, standing.cleared_us)
+        elif standing.run is None:
+            answer = self._pending(due_us)
+        else:
+            answer = self._answered(arrivals, due_us, standing.run)
+        return self._doubted(arrivals, due_us, replace(answer, cron=arrivals.dues.text))
+
+    def _doubted(self, arrivals: Arrivals, due_us: int, answer: Answer) -> Answer:
+        """The answer with what is not certain of it."""
+        standing, doubts = arrivals.standing, []
+        if due_us < arrivals.certain_us:
+            doubts.append("Perhaps it did not count: the trace leaves open what was registered then.")
+        if standing.perhaps_cleared_us is not None:
+            at = self._words.time(standing.perhaps_cleared_us)
+            doubts.append(f"Perhaps the list of the initialize at {at}, of which it is not known whether it")
+            doubts[-1] += " took effect, had cleared it."
+        elif standing.is_doubtful and not doubts:
+            doubts.append("Perhaps it no longer stood: the trace leaves open what was remembered.")
+        if not doubts:
+            return answer
+        return replace(answer, is_perhaps=True, details=(*answer.details, *doubts))
+
+    def _answered(self, arrivals: Arrivals, due_us: int, run: Run) -> Answer:
+        count = arrivals.standing.count
+        late_us = run.started_us - due_us
+        kind, reason, times = self._kind(arrivals, due_us)
+        why_not = self._circumstance(arrivals, reason, due_us)
+        started = f"the run at {self._words.clock(run.started_us, due_us)}"
+        if late_us < 0:
+            late = ", after the clock was set back,"
+        elif late_us < 1_000_000:
+            late = ""
+        else:
+            late = (
+                f", {length_text(late_us)} late,"
+                if kind is Kind.ANSWERED
+                else f", {length_text(late_us)} later,"
+            )
+        others = count - 1 if count <= MOST_COUNTED else count
+        what = f"this and {count_text(others, 'other due')}" if others else "it"
+        due = f'"{self._task}" was due at {self._words.time(due_us)}{why_not}'
+        sentence = f"{due}, and {started}{late} answered {what}."
+        return Answer(
+            kind,
+            self._task,
+            sentence,
+            due_us,
+            reason,
+            run=run,
+            late_us=max(late_us, 0),
+            dues_answered=count,
+            times=times,
+        )
+
+    def _kind(self, arrivals: Arrivals, due_us: int) -> tuple[Kind, str, dict[str, int]]:
+        """What a due that a start has answered is, why, and since when."""
+        if arrivals.down is not None:
+            return Kind.DOWN, arrivals.down.reason, _down_times(arrivals.down)
+        if arrivals.run is not None:
+            return Kind.MERGED, "running", {"running_since": arrivals.run.started_us}
+        if arrivals.jump is not None:
+            before_us, after_us = arrivals.jump
+            return Kind.MERGED, "clock jumped", {"jumped_from": before_us, "jumped_to": after_us}
+        if due_us < arrivals.standing.last_us:
+            return Kind.MERGED, "several dues", {"last_due": arrivals.standing.last_us}
+        if arrivals.init is not None:
+            return Kind.ANSWERED, "registration", {"registered": arrivals.init[1]}
+        return Kind.ANSWERED, "on time", {}
+
+    def _circumstance(self, arrivals: Arrivals, reason: str, due_us: int) -> str:
+        """What was the matter when the due came, as part of a sentence."""
+        if arrivals.down is not None:
+            return self._down(arrivals.down, due_us)
+        match reason:
+            case "running":
+                assert arrivals.run is not None
+                return f" while {self._running(arrivals.run, due_us)}"
+            case "clock jumped":
+                assert arrivals.jump is not None
+                before, after = (self._words.clock(at_us, due_us) for at_us in arrivals.jump)
+                jump = f"the clock went from {before} to {after} at once"
+                return f" while {jump} (the host slept, or the clock was set)"
+            case "several dues":
+                return ", no start came before the next due"
+            case "registration":
+                assert arrivals.init is not None
+                return f", registered at {self._words.clock(arrivals.init[1], due_us)} within that minute"
+        return ""
+
+    def _down(self, down: Downtime, due_us: int) -> str:
+        said = f" while the scheduler was down (it {self._down_since(down, due_us)}"
+        if down.until_us is None:
+            return f"{said})"
+        return f"{said}, and was up at {self._words.clock(down.until_us, due_us)})"
+
+    def _down_since(self, down: Downtime, due_us: int) -> str:
+        since = self._words.clock(down.since_us, due_us)
+        if down.is_inferred:
+            return f"had crashed, last heard of at {since}"
+        return _DOWN_WORDS[down.reason].format(since=since)
+
+    def _running(self, run: Run, due_us: int) -> str:
+        since = self._words.clock(run.started_us, due_us)
+        if run.is_from_before:
+            return f"it was running (since before the trace, which begins at {since})"
+        return f"it was running (since {since})"
+
+    def _pending(self, due_us: int) -> Answer:
+        told, words = self._told, self._words
+        end = words.clock(told.now_us, due_us)
+        if told.down is not None:
+            reason, times = told.down.reason, _down_times(told.down)
+            rest = f"the scheduler {self._down_since(told.down, due_us)}"
+        elif told.in_flight:
+            run = next(iter(told.in_flight.values()))
+            reason, times = "running", {"running_since": run.started_us}
+            rest = f"{self._running(run, due_us)} and starts again when that run has ended"
+        else:
+            reason, times, rest = "waiting", {}, "a start is owed"
+        sentence = (
+            f'"{self._task}" was due at {words.time(due_us)}, and no start had answered it '
+            f"when the trace ends, at {end}: {rest}."
+        )
+        return Answer(
+            Kind.PENDING,
+            self._task,
+            sentence,
+            due_us,
+            reason,
+            dues_answered=0,
+            times={**times, "end": told.now_us},
+        )
+
+    def _cleared(self, arrivals: Arrivals, due_us: int, cleared_us: int) -> Answer:
+        is_removed = arrivals.standing.is_removed
+        at = self._words.clock(cleared_us, due_us)
+        what = f"the task was removed at {at}" if is_removed else f"its registration was changed at {at}"
+        sentence = (
+            f'"{self._task}" was due at {self._words.time(due_us)}, and before any start answered it {what}.'
+        )
+        reason = "removed" if is_removed else "changed"
+        return Answer(Kind.CLEARED, self._task, sentence, due_us, reason, times={"cleared": cleared_us})
+
+    # --- no due ---
+
+    def _no_due(self, minute_us: int) -> Answer:
+        told, at = self._told, self._words.time(minute_us)
+        if told.first_us is None or minute_us + MINUTE_US <= told.first_us:
+            return self._before(minute_us)
+        cron = self.cron_at(min(minute_us, told.now_us))
+        if minute_us > told.now_us:
+            end = self._words.time(told.now_us)
+            sentence = f'What "{self._task}" did at {at} is not known: the trace ends before, at {end}.'
+            return Answer(
+                Kind.AHEAD,
+                self._task,
+                sentence,
+                minute_us,
+                "after the trace",
+                cron,
+                times={"end": told.now_us},
+            )
+        if cron is None:
+            return self._not_registered(minute_us)
+        answer = no_due(self._task, cron, minute_us, told.zone)
+        if answer is None:
+            sentence = f'"{self._task}" was not due at {at}: the clock had been set back over that minute.'
+            return Answer(Kind.NOT_DUE, self._task, sentence, minute_us, "clock set back", cron)
+        return self._by_another_text(answer, minute_us) if answer.kind is Kind.NOT_DUE else answer
+
+    def _before(self, minute_us: int) -> Answer:
+        first_us = self._told.first_us
+        begins = f"begins after it, at {self._words.time(first_us)}" if first_us is not None else "is empty"
+        return Answer(
+            Kind.NOT_REGISTERED,
+            self._task,
+            f'What "{self._task}" did at {self._words.time(minute_us)} is not known: the trace {begins}.',
+            minute_us,
+            "before the trace",
+            times={"begin": first_us} if first_us is not None else {},
+            details=("If there are older files of the same trace, give them too, the oldest first.",),
+        )
+
+    def _not_registered(self, minute_us: int) -> Answer:
+        times, details = {}, []
+        for tenure in self._told.tenures:
+            if set(tenure.crons) != {None} and tenure.until_us <= minute_us:
+                times["registered_until"] = tenure.until_us
+                details.append(f"It had been registered until {self._words.time(tenure.until_us)}.")
+            elif set(tenure.crons) != {None} and tenure.since_us > minute_us:
+                times["registered_from"] = tenure.since_us
+                details.append(f"It was registered from {self._words.time(tenure.since_us)} on.")
+        sentence = (
+            f'"{self._task}" was not due at {self._words.time(minute_us)}: '
+            "it was not in the list in effect then."
+        )
+        return Answer(
+            Kind.NOT_REGISTERED,
+            self._task,
+            sentence,
+            minute_us,
+            "not in the list",
+            times=times,
+            details=tuple(details),
+        )
+
+    def _by_another_text(self, answer: Answer, minute_us: int) -> Answer:
+        """The answer, unless the task had at another time a cron text that names the minute."""
+        others = {cron: tenure for tenure in self._told.tenures for cron in tenure.crons if cron is not None}
+        others.pop(answer.cron or "", None)
+        for cron, tenure in others.items():
+            if is_named(Dues(cron, self._told.zone), minute_us):
+                since, until = (
+                    self._words.time(us) if us < NEVER_US else "" for us in (tenure.since_us, tenure.until_us)
+                )
+                when = f"from {since} on" if tenure.since_us > minute_us else f"until {until}"
+                sentence = (
+                    f'"{self._task}" was not due at {self._words.time(minute_us)}: its cron text was '
+                    f'"{answer.cron}" then, and "{cron}" only {when}.'
+                )
+                return replace(
+                    answer, kind=Kind.NOT_REGISTERED, sentence=sentence, reason="another cron text"
+                )
+        return answer
+
+    def _never_due(self) -> Answer:
+        told = self._told
+        cron = self.cron_at(told.now_us)
+        if cron is None:
+            return self._not_registered(told.now_us)
+        due_us = Dues(cron, told.zone).after(told.now_us)
+        rest = f"; it is next due at {self._words.time(due_us)}" if due_us < NEVER_US else ""
+        sentence = (
+            f'"{self._task}" was not due in this trace, which ends at {self._words.time(told.now_us)}{rest}.'
+        )
+        is_ahead = due_us < NEVER_US
+        return Answer(
+            Kind.AHEAD,
+            self._task,
+            sentence,
+            due_us if is_ahead else None,
+            "never due in the trace",
+            cron,
+            times={"end": told.now_us},
+        )
+
+
+def _down_times(down: Downtime) -> dict[str, int]:
+    since = {"down_since": down.since_us}
+    return since if down.until_us is None else since | {"down_until": down.until_us}

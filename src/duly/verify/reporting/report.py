@@ -1,0 +1,428 @@
+"""What is told of a verification: lines of text for people, one object for machines.
+
+Everything here is a pure function of the outcome, the header and the names of the files. A line of text is a
+row of pieces, each with a role; whoever prints it decides on colours, and escapes every piece, since the
+names of tasks come from the trace and may hold anything. Nothing here knows a terminal.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import tzinfo
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import msgspec
+
+from duly.verify.dues import face_at
+from duly.verify.properties import LIVENESS, PROPERTIES, Outcome, Verdict, Violation
+from duly.verify.trace import (
+    ClockStep,
+    Event,
+    Header,
+    InitEnd,
+    InitStart,
+    Position,
+    RunEnd,
+    RunStart,
+    StopEnd,
+    StopStart,
+    micros,
+    zone_of,
+)
+
+MOST_SHOWN = 10
+"""Violations of one property, and faults of the trace, that are told in full."""
+
+GROUPS = {
+    "S": "Safety: what must never happen",
+    "L": "Liveness: what must happen in time",
+    "T": "Theorems: what follows from these, checked apart",
+}
+_ORDER = {name: index for index, name in enumerate(PROPERTIES)}
+
+
+class Role(StrEnum):
+    """What a piece of text is for."""
+
+    PLAIN = "plain"
+    GOOD = "good"
+    BAD = "bad"
+    UNSURE = "unsure"
+    FAINT = "faint"
+    STRONG = "strong"
+
+
+ROLES = {Verdict.HOLDS: Role.GOOD, Verdict.VIOLATED: Role.BAD, Verdict.INCONCLUSIVE: Role.UNSURE}
+
+
+class Piece(NamedTuple):
+    """A stretch of a line."""
+
+    text: str
+    role: Role = Role.PLAIN
+
+
+Line = tuple[Piece, ...]
+
+
+class Place(NamedTuple):
+    """Where a line stands: in which file, and there at which number."""
+
+    file: str
+    line: int
+
+
+@dataclass(slots=True)
+class Chain:
+    """The files that were read one after the other, as if they were one; *unit* is what a line is called."""
+
+    unit: str = "line"
+    names: list[str] = field(default_factory=list)
+    _firsts: list[int] = field(default_factory=list)
+
+    def begin(self, name: str, first_line: int) -> None:
+        """The next file is *name*; its first line has the number *first_line* in the whole."""
+        self.names.append(name)
+        self._firsts.append(first_line)
+
+    def place(self, line: int) -> Place:
+        """Where the line with number *line* in the whole stands."""
+        index = max(bisect_right(self._firsts, line) - 1, 0)
+        return Place(self.names[index], line - self._firsts[index] + 1) if self.names else Place("", line)
+
+    def words(self, line: int) -> str:
+        """The same, to be read; the file is named only where there are several."""
+        place = self.place(line)
+        words = f"{self.unit} {place.line}"
+        return f"{place.file} {words}" if len(self.names) > 1 else words
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that went wrong, with its number in the report; often several properties object to it."""
+
+    number: int
+    violations: list[Violation]
+
+    @property
+    def task(self) -> str | None:
+        """Whom it concerns."""
+        return self.violations[0].task
+
+    @property
+    def at_us(self) -> int:
+        """When it was."""
+        return self.violations[0].at_us
+
+    @property
+    def evidence(self) -> list[Position]:
+        """The events that show it, each once."""
+        by_line = {position.line: position for each in self.violations for position in each.evidence}
+        return [by_line[line] for line in sorted(by_line)]
+
+    @property
+    def is_liveness(self) -> bool:
+        """Whether it is about something that did not happen in time."""
+        return any(each.property in LIVENESS for each in self.violations)
+
+    @property
+    def objections(self) -> list[tuple[str, str]]:
+        """The properties and what each says; those that say the same stand together."""
+        names: dict[str, list[str]] = {}
+        for each in self.violations:
+            names.setdefault(each.reason, []).append(each.property)
+        return [(", ".join(properties), reason) for reason, properties in names.items()]
+
+
+@dataclass(frozen=True)
+class Report:
+    """An outcome, and what is needed to put it into words."""
+
+    outcome: Outcome
+    header: Header
+    chain: Chain = field(default_factory=Chain)
+
+    @cached_property
+    def zone(self) -> tzinfo:
+        """The zone of the trace."""
+        return zone_of(self.header.tz)
+
+    @cached_property
+    def shown(self) -> list[Finding]:
+        """The violations told in full, as they became certain; those of one event are one finding."""
+        told: Counter[str] = Counter()
+        findings: dict[tuple[int, str | None, int], Finding] = {}
+        for violation in sorted(self.outcome.violations, key=lambda each: (each.line, _ORDER[each.property])):
+            told[violation.property] += 1
+            if told[violation.property] <= MOST_SHOWN:
+                key = violation.line, violation.task, violation.at_us
+                findings.setdefault(key, Finding(len(findings) + 1, [])).violations.append(violation)
+        return list(findings.values())
+
+    @cached_property
+    def untold(self) -> dict[str, int]:
+        """How many more violations there are of each property."""
+        told = Counter(each.property for finding in self.shown for each in finding.violations)
+        counts = {name: self.outcome.tallies[name].violated - told[name] for name in PROPERTIES}
+        return {name: count for name, count in counts.items() if count > 0}
+
+    @property
+    def exit_code(self) -> int:
+        """0: nothing against the scheduler; 1: a violation; 2: the trace itself is at fault."""
+        if self.outcome.overall is Verdict.VIOLATED:
+            return 1
+        return 2 if self.outcome.fault_count else 0
+
+
+def instant_text(at_us: int, zone: tzinfo) -> str:
+    """An instant as the clocks of *zone* show it, with its offset."""
+    precision = (
+        "seconds" if at_us % 1_000_000 == 0 else "milliseconds" if at_us % 1000 == 0 else "microseconds"
+    )
+    return face_at(at_us, zone).isoformat(sep=" ", timespec=precision)
+
+
+def event_text(event: Event, zone: tzinfo) -> str:
+    """An event in a few words: its name in the trace, and what sets it apart."""
+    name = type(event).__name__
+    match event:
+        case RunStart(id=task, run=run):
+            return f"{name} {task}{_run(run)}"
+        case RunEnd(id=task, run=run, ok=ok):
+            return f"{name} {task}{_run(run)}: {'succeeded' if ok else 'failed'}"
+        case InitStart(call=call, regs=regs):
+            return f"{name} call {call}, {counted(len(regs), 'task')}"
+        case InitEnd(call=call, ok=ok, void=void) | StopEnd(call=call, ok=ok, void=void):
+            return f"{name} call {call}: {'given up' if void else 'returned' if ok else 'raised'}"
+        case StopStart(call=call):
+            return f"{name} call {call}"
+        case ClockStep(origin=origin):
+            return f"{name} from {instant_text(micros(origin), zone)}"
+        case _:
+            return name
+
+
+def _run(number: int | None) -> str:
+    return "" if number is None else f", run {number}"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and its noun."""
+    ending = "" if count == 1 else "es" if noun.endswith("sh") else "s"
+    return f"{count:,} {noun}{ending}"
+
+
+def decisive(violation: Violation) -> Position | None:
+    """The event at which a violation became certain, if it is one of those that show it."""
+    return next((position for position in violation.evidence if position.line == violation.line), None)
+
+
+class Exhibit(NamedTuple):
+    """One line of the evidence, in words."""
+
+    where: str
+    when: str
+    what: str
+    is_decisive: bool
+
+
+def exhibits(report: Report, finding: Finding) -> Iterator[Exhibit]:
+    """The evidence for a finding. What did not happen is shown by the line at which it was too late."""
+    line = finding.violations[0].line
+    for position in finding.evidence:
+        when, what = instant_text(position.at_us, report.zone), event_text(position.event, report.zone)
+        yield Exhibit(report.chain.words(position.line), when, what, position.line == line)
+    if all(position.line != line for position in finding.evidence):
+        what = "by then it was too late" if finding.is_liveness else "by then it was certain"
+        yield Exhibit(report.chain.words(line), "", what, is_decisive=True)
+
+
+def caveats(report: Report) -> list[str]:
+    """Why the verdict says less than it could, as sentences."""
+    outcome = report.outcome
+    said = []
+    if unfinished := sum(tally.open for tally in outcome.tallies.values()):
+        lie, it = ("lies", "it") if unfinished == 1 else ("lie", "them")
+        said.append(
+            f"{counted(unfinished, 'deadline')} {lie} at or beyond the end of the trace; "
+            f"a longer recording decides {it}."
+        )
+    if doubtful := sum(tally.doubtful for tally in outcome.tallies.values()):
+        are = "is" if doubtful == 1 else "are"
+        said.append(
+            f"{counted(doubtful, 'objection')} after the first fault of the trace {are} "
+            "not held against the scheduler."
+        )
+    if outcome.fault_count:
+        said.append("The trace itself has faults, so no property is better than inconclusive.")
+    return said
+
+
+def summary(report: Report) -> str:
+    """What was read: how much, and from when to when."""
+    outcome = report.outcome
+    parts = [
+        counted(outcome.events, "event"),
+        counted(outcome.starts, "start"),
+        counted(outcome.crashes, "crash"),
+    ]
+    if outcome.first_us is not None and outcome.last_us is not None:
+        begin, end = (instant_text(each, report.zone) for each in (outcome.first_us, outcome.last_us))
+        parts.append(f"from {begin} to {end}")
+    return ", ".join(parts)
+
+
+def text_lines(report: Report) -> Iterator[Line]:
+    """The whole report for people."""
+    yield from _properties(report)
+    for finding in report.shown:
+        yield ()
+        yield from _finding(report, finding)
+    if report.untold:
+        yield ()
+        more = ", ".join(f"{count:,} of {name}" for name, count in report.untold.items())
+        yield (Piece(f"More violations, not told here: {more}."),)
+    yield from _faults(report)
+    yield ()
+    for caveat in caveats(report):
+        yield (Piece(caveat, Role.UNSURE),)
+    overall = report.outcome.overall
+    yield (Piece(f"{summary(report)}: "), Piece(overall.value, ROLES[overall]))
+
+
+def _properties(report: Report) -> Iterator[Line]:
+    yield (Piece(f"{'':18}{'checked':>12}{'open':>8}{'violated':>10}", Role.FAINT),)
+    for initial, title in GROUPS.items():
+        yield (Piece(title, Role.STRONG),)
+        for name, words in PROPERTIES.items():
+            if name.startswith(initial):
+                yield _property(report.outcome, name, words)
+
+
+def _property(outcome: Outcome, name: str, words: str) -> Line:
+    tally, verdict = outcome.tallies[name], outcome.verdict(name)
+    numbers = f"{tally.checked:>11,}{tally.open:>8,}{tally.violated:>10,}"
+    return (
+        Piece(f"  {name:4}"),
+        Piece(f"{verdict.value:12} ", ROLES[verdict]),
+        Piece(f"{numbers}  "),
+        Piece(words, Role.FAINT if verdict is Verdict.HOLDS else Role.PLAIN),
+    )
+
+
+def _finding(report: Report, finding: Finding) -> Iterator[Line]:
+    label = f"{finding.number}. "
+    for names, reason in finding.objections:
+        yield Piece(f"{label}{names}: ", Role.BAD), Piece(reason)
+        label = " " * len(label)
+    rows = list(exhibits(report, finding))
+    widest_where = max(len(row.where) for row in rows)
+    widest_when = max(len(row.when) for row in rows)
+    for where, when, what, is_decisive in rows:
+        text = f"   {'>' if is_decisive else ' '} {where:{widest_where}}  {when:{widest_when}}  {what}"
+        yield (Piece(text, Role.STRONG if is_decisive else Role.PLAIN),)
+
+
+def _faults(report: Report) -> Iterator[Line]:
+    outcome = report.outcome
+    if not outcome.fault_count:
+        return
+    yield ()
+    yield (Piece("Faults of the trace itself, for which no scheduler is to blame", Role.STRONG),)
+    told = outcome.faults[:MOST_SHOWN]
+    for fault in told:
+        yield (Piece(f"  {report.chain.words(fault.line)}: ", Role.UNSURE), Piece(fault.reason))
+    if more := outcome.fault_count - len(told):
+        yield (Piece(f"  and {more:,} more"),)
+
+
+def as_dict(report: Report) -> dict[str, Any]:
+    """The whole report for machines.
+
+    - verdict: holds, violated or inconclusive, the worst of all; exit_code: that of the command
+    - files: as read; impl, timezone: as the header has them
+    - events, starts, crashes: how many; from, to: the first and the last time, ISO 8601 in the zone, or null
+    - properties: in the model's order: id, words, verdict, checked, open (deadlines beyond the end),
+      violated, doubtful (objections after a fault of the trace, not held against the scheduler)
+    - violations: at most a hundred of each property: property, task (or null), at, reason, file and line at
+      which it became certain, evidence: file, line, at, decisive, event (as in the trace; a list is counted)
+    - faults: at most a hundred: file, line, reason, unknown_event; fault_count: how many there are
+    - caveats: why the verdict says less than it could, as sentences
+    """
+    outcome, header = report.outcome, report.header
+    return {
+        "verdict": outcome.overall.value,
+        "exit_code": report.exit_code,
+        "files": report.chain.names,
+        "impl": header.impl,
+        "timezone": header.tz,
+        "events": outcome.events,
+        "starts": outcome.starts,
+        "crashes": outcome.crashes,
+        "from": _moment(outcome.first_us, report.zone),
+        "to": _moment(outcome.last_us, report.zone),
+        "properties": [_property_dict(outcome, name) for name in PROPERTIES],
+        "violations": [_violation_dict(report, violation) for violation in outcome.violations],
+        "faults": [
+            {
+                **_place_dict(report, fault.line),
+                "reason": fault.reason,
+                "unknown_event": fault.is_unknown_event,
+            }
+            for fault in outcome.faults
+        ],
+        "fault_count": outcome.fault_count,
+        "caveats": caveats(report),
+    }
+
+
+def _property_dict(outcome: Outcome, name: str) -> dict[str, Any]:
+    tally = outcome.tallies[name]
+    return {
+        "id": name,
+        "words": PROPERTIES[name],
+        "verdict": outcome.verdict(name).value,
+        "checked": tally.checked,
+        "open": tally.open,
+        "violated": tally.violated,
+        "doubtful": tally.doubtful,
+    }
+
+
+def _violation_dict(report: Report, violation: Violation) -> dict[str, Any]:
+    marked = decisive(violation)
+    return {
+        "property": violation.property,
+        "task": violation.task,
+        "at": _moment(violation.at_us, report.zone),
+        "reason": violation.reason,
+        **_place_dict(report, violation.line),
+        "evidence": [
+            {
+                **_place_dict(report, position.line),
+                "at": _moment(position.at_us, report.zone),
+                "decisive": position is marked,
+                "event": _event_dict(position.event),
+            }
+            for position in violation.evidence
+        ],
+    }
+
+
+def _event_dict(event: Event) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    if isinstance(event, InitStart):  # the list may be long, and stands in the trace
+        del fields["regs"]
+        fields["tasks"] = len(event.regs)
+    return fields
+
+
+def _place_dict(report: Report, line: int) -> dict[str, Any]:
+    return report.chain.place(line)._asdict()
+
+
+def _moment(at_us: int | None, zone: tzinfo) -> str | None:
+    return None if at_us is None else face_at(at_us, zone).isoformat()

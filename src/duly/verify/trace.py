@@ -1,0 +1,271 @@
+"""The trace, format version 1: what happened at the boundary of a scheduler, one JSON object a line.
+
+The format is documented in docs/trace-format.md. Reading is forgiving where a crash may have been at work
+(a torn last line) and strict elsewhere: what cannot be understood becomes a `Fault` that names its line, and
+is never skipped in silence. Times are milliseconds in the file and whole microseconds everywhere else.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+VERSION = 1
+_DELTAS = ("delta_ms", "delta_per_task_ms", "delta_stop_ms", "persist_window_ms")
+
+
+class TraceError(ValueError):
+    """The input is not a trace that this version can judge at all."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(f"line {line}: {reason}")
+        self.line = line
+        self.reason = reason
+
+
+class Header(msgspec.Struct, omit_defaults=False, kw_only=True):
+    """The first line: what the rest means."""
+
+    ev: str = "Header"
+    v: int
+    tz: str
+    dst: str = "first"
+    store: str = "fresh"
+    delta_ms: float = 60_000
+    delta_per_task_ms: float = 6
+    delta_stop_ms: float = 60_000
+    persist_window_ms: float = 0
+    impl: str = ""
+    tzdata: str = ""
+    boot: str = ""
+    """Which start of the host wrote it: after another one the end of the file may be lost."""
+    running: list[tuple[str, int]] = []
+    """Runs in flight where a rotated file begins: (id, run)."""
+
+
+class _Event(
+    msgspec.Struct, tag_field="ev", tag=lambda name: name, kw_only=True, omit_defaults=True, gc=False
+):
+    """What every event has: *t*, the scheduler's clock in epoch milliseconds; who wrote it; steady time."""
+
+    ev: ClassVar[str]
+    t: float
+    proc: str | None = None
+    m: float | None = None
+
+
+class InitStart(_Event):
+    """`initialize` was called with the list *regs* of (id, cron text, retry delay in milliseconds)."""
+
+    call: int
+    regs: list[tuple[str, str, float]]
+
+
+class InitEnd(_Event):
+    """`initialize` returned, or raised. *void*: it was given up before it began, and changed nothing."""
+
+    call: int
+    ok: bool
+    void: bool = False
+
+
+class StopStart(_Event):
+    """`stop` was called."""
+
+    call: int
+
+
+class StopEnd(_Event):
+    """`stop` returned. *void*: it was given up before it began, and changed nothing.
+
+    Not *ok*: it raised, so that the latest ends may not have been written.
+    """
+
+    call: int
+    ok: bool = True
+    void: bool = False
+
+
+class RunStart(_Event):
+    """A callback was called."""
+
+    id: str
+    run: int | None = None
+
+
+class RunEnd(_Event):
+    """A callback returned, or raised."""
+
+    id: str
+    ok: bool
+    run: int | None = None
+
+
+class Crash(_Event):
+    """The process died."""
+
+
+class ClockStep(_Event):
+    """The wall clock jumped from *origin* to *t*, or the host slept."""
+
+    origin: float = msgspec.field(name="from")
+
+
+class Tick(_Event):
+    """Time passed, and nothing else happened."""
+
+
+class End(_Event):
+    """The recording ends here."""
+
+
+Event = InitStart | InitEnd | StopStart | StopEnd | RunStart | RunEnd | Crash | ClockStep | Tick | End
+EVENTS: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (InitStart, InitEnd, StopStart, StopEnd, RunStart, RunEnd, Crash, ClockStep, Tick, End)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something in the trace that no scheduler is to blame for.
+
+    After an unknown event nothing is better than inconclusive; after a fault nothing is worse, either.
+    """
+
+    line: int
+    reason: str
+    is_unknown_event: bool = False
+
+
+class Position(NamedTuple):
+    """One event and where it stands."""
+
+    line: int
+    at_us: int
+    event: Event
+
+
+def micros(milliseconds: float) -> int:
+    """Milliseconds of a trace as whole microseconds."""
+    return milliseconds * 1000 if type(milliseconds) is int else round(milliseconds * 1000)
+
+
+class Trace:
+    """A trace being read: `header` at once, then the positions and faults in order, once."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self._lines = enumerate(lines, start=1)
+        self.header = self._header()
+
+    def _header(self) -> Header:
+        for number, line in self._lines:
+            if line.strip():
+                return header_of(number, line)
+        raise TraceError(1, "the file is empty; a trace begins with a Header")
+
+    def __iter__(self) -> Iterator[Position | Fault]:
+        """The rest of the trace. A last line without its end, torn by a crash, is left out."""
+        decode = msgspec.json.Decoder(Event).decode
+        torn: Fault | None = None
+        for number, line in self._lines:
+            if torn is not None:
+                yield torn
+                torn = None
+            try:
+                event = decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                if not line.strip():
+                    continue
+                fault = _fault(number, line, str(error))
+                if line.endswith(b"\n"):
+                    if fault is not None:
+                        yield fault
+                else:
+                    torn = fault  # an error only if something follows
+                continue
+            at_us = _instant(event)
+            if at_us is None:
+                yield Fault(number, "a time is not a moment between the years 1 and 9999")
+                continue
+            yield Position(number, at_us, event)
+
+
+# A little more than a day inside what datetime can hold, so that no zone's offset overflows it.
+_EARLIEST_MS, _LATEST_MS = -62_135_424_000_000, 253_402_128_000_000
+
+
+def _instant(event: Event) -> int | None:
+    """The time of *event*, and None if that, or a time inside, cannot be worked with."""
+    if type(event) is ClockStep and not _EARLIEST_MS <= event.origin <= _LATEST_MS:  # NaN neither
+        return None
+    return micros(event.t) if _EARLIEST_MS <= event.t <= _LATEST_MS else None
+
+
+def header_of(number: int, line: bytes) -> Header:
+    """The header in *line*. Raises TraceError when there is none, or one of another version."""
+    try:
+        raw = msgspec.json.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceError(
+            number, f"not a trace: expected a Header as one JSON object, got {_shown(line)}"
+        ) from error
+    if not isinstance(raw, dict) or raw.get("ev") != "Header":
+        raise TraceError(
+            number, 'not a trace: the first line must be a Header, {"ev":"Header","v":1,"tz":...}'
+        )
+    if (version := raw.get("v")) != VERSION:
+        raise TraceError(
+            number, f"trace format {version!r} is not known here; this duly reads version {VERSION}"
+        )
+    try:
+        header = msgspec.convert(raw, Header)
+    except msgspec.ValidationError as error:
+        raise TraceError(number, f"the Header is not usable: {error}") from error
+    if header.dst != "first":
+        raise TraceError(number, f'dst policy "{header.dst}" is not known here; "first" is the one there is')
+    if header.store not in {"fresh", "unknown"}:
+        raise TraceError(number, f'store must be "fresh" or "unknown", not "{header.store}"')
+    for name in _DELTAS:
+        if not 0 <= getattr(header, name) < 1e15:
+            raise TraceError(number, f"{name} must be a number of milliseconds, not {getattr(header, name)}")
+    zone_of(header.tz, number)
+    return header
+
+
+def zone_of(name: str, number: int = 1) -> ZoneInfo:
+    """The zone called *name*. Raises TraceError when there is none."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: "Europe" is a folder
+        raise TraceError(number, f'there is no time zone "{name[:80]}" here; is tzdata installed?') from error
+
+
+def _fault(number: int, line: bytes, error: str) -> Fault | None:
+    """Why *line* is not an event; None if it is a repeated header, as rotated files put together have."""
+    try:
+        raw = msgspec.json.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Fault(number, f"not a JSON object: {_shown(line)}")
+    if not isinstance(raw, dict) or not isinstance(raw.get("ev"), str):
+        return Fault(number, f'not an event, which has a name under "ev": {_shown(line)}')
+    name = raw["ev"]
+    if name == "Header":
+        return _repeated_header(number, line)
+    if name not in EVENTS:
+        return Fault(number, f'unknown event "{name[:80]}"', is_unknown_event=True)
+    return Fault(number, f"a {name} event that cannot be read: {error}")
+
+
+def _repeated_header(number: int, line: bytes) -> Fault | None:
+    try:
+        header_of(number, line)
+    except TraceError as error:
+        return Fault(number, error.reason)
+    return None
+
+
+def _shown(line: bytes) -> str:
+    return ascii(line[:60].decode(errors="replace").strip())

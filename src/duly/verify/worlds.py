@@ -1,0 +1,163 @@
+"""What one task's state may be, as far as a trace can tell: the checker's reading of the macros of MODEL.md.
+
+A world is one possible state; a task has a set of them, nearly always of one (docs/decisions/0011). Every
+function here answers with new worlds and changes none. Times decide what stands: a due stands once `next_us`
+has come, a retry once `retry_us` has. So nothing has to be done when time merely passes.
+"""
+
+from collections.abc import Iterable
+from datetime import tzinfo
+
+import msgspec
+
+from duly.verify.dues import NEVER_US, Dues, minute_start_us
+
+TOLERATED_US = 300_000_000
+"""A step back of up to this much brings no minute a second time (MODEL.md, clock steps)."""
+
+LONG_AGO_US = -NEVER_US
+
+
+class Config(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """A configuration c: cron text and retry delay. There is one object for each, so identity is equality."""
+
+    cron: str
+    delay_us: int
+    dues: Dues
+
+
+class World(msgspec.Struct, frozen=True, gc=False):
+    """One possible state of a task; without a configuration it is not registered."""
+
+    config: Config | None = None
+    next_us: int = NEVER_US
+    """The first due not yet counted. It stands once it has come."""
+    stands: bool = False
+    """A due, or a cause of unknown kind, stands already."""
+    retry_us: int = NEVER_US
+    """When the retry is due that the latest failure armed."""
+    interrupted: bool = False
+    fresh_at: int = 0
+    """The position at which this registration began: runs from before it arm no retry."""
+    is_adrift: bool = False
+    """The clock was set back while nobody was there; dues count from the next list on."""
+
+
+Worlds = tuple[World, ...]
+UNREGISTERED = World()
+
+
+def cause_us(world: World) -> int:
+    """Since when a cause stands; in the future if one will, NEVER_US if none."""
+    if world.stands or world.interrupted:
+        return LONG_AGO_US
+    return min(world.next_us, world.retry_us)
+
+
+def owed_us(worlds: Worlds) -> int:
+    """Since when, or from when on, a start is owed in every world."""
+    if len(worlds) == 1:
+        return cause_us(worlds[0])
+    return max(cause_us(world) for world in worlds)
+
+
+def allowed_us(worlds: Worlds) -> int:
+    """Since when, or from when on, a start is allowed in some world."""
+    if len(worlds) == 1:
+        return cause_us(worlds[0])
+    return min(cause_us(world) for world in worlds)
+
+
+def one_of_each(worlds: Iterable[World]) -> Worlds:
+    """The different ones among *worlds*, in order."""
+    return tuple(dict.fromkeys(worlds))
+
+
+# --- runs ---
+
+
+def started(world: World, at_us: int, *, is_alone: bool) -> World:
+    """After a start, which answers every cause. *is_alone*: no other run of the task is in flight."""
+    config, next_us = world.config, world.next_us
+    if config is not None and (next_us <= at_us or world.is_adrift):
+        next_us = config.dues.after(at_us)
+    return World(config, next_us, False, NEVER_US, False, 0 if is_alone else world.fresh_at)
+
+
+def failed(world: World, at_us: int, begun_at: int) -> World:
+    """After the failure of a run that began at position *begun_at*."""
+    config = world.config
+    if config is None or begun_at < world.fresh_at:
+        return world
+    return msgspec.structs.replace(world, retry_us=at_us + config.delay_us)
+
+
+def cut_off(world: World) -> World:
+    """After a crash during a run: if the task is registered, it was interrupted, and nothing was armed."""
+    if world.config is None:
+        return world
+    return msgspec.structs.replace(world, interrupted=True, retry_us=NEVER_US)
+
+
+# --- lists ---
+
+
+def listed(world: World, config: Config, commit_us: int, position: int, zone: tzinfo) -> World:
+    """After a list with the task in it took effect at *commit_us*: preserved, or fresh."""
+    if world.config is config:
+        return _moored(world, commit_us) if world.is_adrift else world
+    next_us = config.dues.after(minute_start_us(commit_us, zone) - 1)
+    return World(config, next_us, interrupted=world.interrupted, fresh_at=position)
+
+
+def _moored(world: World, commit_us: int) -> World:
+    """Dues count from here on."""
+    assert world.config is not None
+    return msgspec.structs.replace(world, next_us=world.config.dues.after(commit_us - 1), is_adrift=False)
+
+
+def removed(_world: World) -> World:
+    """After a list without the task took effect."""
+    return UNREGISTERED
+
+
+def of_unknown_past(world: World, at_us: int) -> Worlds:
+    """The worlds, at *at_us*, of a task that the store may have known before the trace began."""
+    if world.config is None:
+        return (world,)
+    # Of unknown kind: it may be an interruption, which outlasts a change of the registration.
+    owed = msgspec.structs.replace(world, interrupted=True, fresh_at=0)
+    answered = msgspec.structs.replace(world, next_us=world.config.dues.after(at_us), fresh_at=0)
+    return one_of_each((world, owed, answered))
+
+
+# --- the clock set back ---
+
+
+def set_back(world: World, before_us: int, after_us: int) -> World:
+    """After a step back that the scheduler noticed."""
+    kept = not_repeated(world, before_us, after_us)
+    if before_us - after_us <= TOLERATED_US or kept.config is None:
+        return kept
+    next_us = kept.config.dues.after(after_us - 1)
+    retry_us = min(kept.retry_us, after_us + kept.config.delay_us) if kept.retry_us < NEVER_US else NEVER_US
+    return msgspec.structs.replace(kept, next_us=next_us, retry_us=retry_us)
+
+
+def not_repeated(world: World, before_us: int, after_us: int) -> World:
+    """After a step back that brings no minute a second time; what stood stands, a due or a retry."""
+    if world.config is not None and world.retry_us <= before_us:
+        world = msgspec.structs.replace(world, retry_us=min(world.retry_us, after_us))
+    if world.config is None or world.next_us > before_us:
+        return world
+    return msgspec.structs.replace(world, stands=True, next_us=world.config.dues.after(before_us))
+
+
+def unnoticed(world: World, before_us: int, after_us: int) -> Worlds:
+    """The worlds after a step back while nobody was there to notice it."""
+    if world.config is None:
+        return (world,)
+    afresh = msgspec.structs.replace(world, stands=False, next_us=world.config.dues.after(after_us - 1))
+    adrift = msgspec.structs.replace(world, stands=False, next_us=NEVER_US, is_adrift=True)
+    kept = not_repeated(world, before_us, after_us)
+    return one_of_each((set_back(world, before_us, after_us), kept, afresh, adrift, world))

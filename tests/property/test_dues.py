@@ -1,0 +1,81 @@
+"""The checker's own cron against the brute-force walker, and against what the scheduler accepts."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from duly.cron import CronExpression
+from duly.errors import InvalidCronExpressionError
+from duly.verify.dues import NEVER_US, CronTextError, Dues, face_at, instant_us, minute_start_us
+from tests.property.strategies import ZONES, frequent_texts, near_transitions, texts
+from tests.property.walker import firings
+
+MICROSECOND = timedelta(microseconds=1)
+keys_and_instants = st.sampled_from(ZONES).flatmap(lambda key: st.tuples(st.just(key), near_transitions(key)))
+fields = st.text(alphabet="0123456789*-,/ \tLW#?٣x+.", max_size=8)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(frequent_texts(), keys_and_instants)
+@example("* * * * *", ("Pacific/Kwajalein", datetime(1969, 10, 1, 3, 0, tzinfo=UTC)))
+@example("44 0 * * *", ("Africa/Monrovia", datetime(1972, 1, 7, 0, 44, 45, tzinfo=UTC)))
+def test_dues_as_walked(text: str, where: tuple[str, datetime]) -> None:
+    """The dues are those that a walk through the following days meets, in their order."""
+    zone, instant = ZoneInfo(where[0]), where[1]
+    walked = firings(text, zone, instant + MICROSECOND, instant + timedelta(days=3))
+    expected = [instant_us(shown.instant) for shown in islice(walked, 5)]
+    dues = Dues(text, zone)
+    found: list[int] = []
+    at_us = instant_us(instant)
+    while len(found) < len(expected):
+        at_us = dues.after(at_us)
+        found.append(at_us)
+    assert found == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(frequent_texts(), st.lists(st.integers(0, 10_000), min_size=1, max_size=20))
+def test_questions_in_any_order(text: str, minutes: list[int]) -> None:
+    """What was asked before changes no answer, wherever time jumps between two questions."""
+    begin_us, zone = instant_us(datetime(2026, 3, 27, tzinfo=UTC)), ZoneInfo("Europe/Berlin")
+    dues = Dues(text, zone)
+    for minute in minutes:
+        at_us = begin_us + minute * 60_000_000
+        assert dues.after(at_us) == Dues(text, zone).after(at_us)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.one_of(texts(), st.lists(fields, min_size=3, max_size=6).map(" ".join), st.text(max_size=12)))
+@example("0 0 30 2 *")
+@example("0 0 31 4 1")
+@example("00 007 * * *")
+@example(" \t0 0 * * * ")
+@example("0 0 * * 7")
+def test_same_texts_are_valid(text: str) -> None:
+    """The checker and the scheduler take the same texts for valid, each by its own reading."""
+    try:
+        CronExpression.parse(text)
+    except InvalidCronExpressionError:
+        with pytest.raises(CronTextError):
+            Dues(text, ZoneInfo("UTC"))
+    else:
+        Dues(text, ZoneInfo("UTC"))
+
+
+def test_no_due_after_the_last_year() -> None:
+    """At the end of what datetime can hold there is no due any more, and asking is no error."""
+    dues = Dues("0 0 29 2 *", ZoneInfo("Europe/Berlin"))
+    assert dues.after(instant_us(datetime(9999, 12, 1, tzinfo=UTC))) == NEVER_US
+
+
+@given(keys_and_instants)
+def test_minutes_begin_when_the_clock_shows_it(where: tuple[str, datetime]) -> None:
+    """The civil minute of an instant began when the clock showed its second :00, odd offsets included."""
+    zone, at_us = ZoneInfo(where[0]), instant_us(where[1])
+    start_us = minute_start_us(at_us, zone)
+    assert at_us - 60_000_000 < start_us <= at_us
+    assert face_at(at_us, zone).second == (at_us - start_us) // 1_000_000

@@ -1,0 +1,124 @@
+"""The monitor and the formulas are two programs of one specification; on random traces they say the same."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from duly.verify.formal.formulas import evaluated
+from duly.verify.judge import judged
+from duly.verify.properties import LIVENESS, PROPERTIES, Outcome
+from tests.property.traces import KINDS, Line, encoded, random_trace, shrunk
+
+
+def said(outcome: Outcome) -> dict[str, Any]:
+    """Everything in which two judgements must agree."""
+    faults = [fault.line for fault in outcome.faults if not fault.is_unknown_event]
+    judgement: dict[str, Any] = {
+        "violations": sorted(map(repr, objections(outcome))),
+        "verdicts": {name: outcome.verdict(name) for name in PROPERTIES},
+        "first fault": faults[:1],
+    }
+    if not faults:  # what follows a fault is of no account
+        judgement["open"] = {name: outcome.tallies[name].open for name in PROPERTIES}
+        judgement["seen"] = (
+            outcome.events,
+            outcome.starts,
+            outcome.crashes,
+            outcome.first_us,
+            outcome.last_us,
+        )
+        judgement["unknown events"] = [fault.line for fault in outcome.faults]
+    return judgement
+
+
+def objections(outcome: Outcome) -> Iterable[tuple[str, str | None, int, int | None]]:
+    """Property, task, instant and, where it is an event that violates, its line."""
+    for violation in outcome.violations:
+        # Of several tasks that run when `stop` returns each may be named.
+        task = None if violation.property == "S3" else violation.task
+        line = None if violation.property in LIVENESS else violation.line
+        yield violation.property, task, violation.at_us, line
+
+
+def differ(lines: list[Line]) -> bool:
+    """Whether the two say different things of a trace."""
+    return said(evaluated(encoded(lines))) != said(judged(encoded(lines)))
+
+
+def difference(lines: list[Line]) -> str:
+    """What they say of the smallest trace like this one on which they differ."""
+    small = shrunk(lines, differ)
+    formulas, monitor = said(evaluated(encoded(small))), said(judged(encoded(small)))
+    told = [
+        f"{key}: the formulas say {formulas[key]}, the monitor says {monitor.get(key)}"
+        for key in formulas
+        if formulas[key] != monitor.get(key)
+    ]
+    return "\n".join([*map(json.dumps, small), *told])
+
+
+def is_comparable(lines: list[Line]) -> bool:
+    """Whether both read a trace exactly: where the clock is set back twice, each is lenient in its own way."""
+    return sum(line["ev"] == "ClockStep" and line["t"] < line["from"] for line in lines) <= 1
+
+
+def agree(seed: int, kind: str) -> None:
+    """Fail with the smallest trace on which the two differ, and how to make this one again."""
+    lines = random_trace(seed, kind)
+    if is_comparable(lines) and differ(lines):
+        pytest.fail(f"random_trace({seed}, {kind!r})\n{difference(lines)}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=150, deadline=None)
+def test_monitor_and_formulas_agree(kind: str, seed: int) -> None:
+    """The monitor and the formulas object to the same events and deadlines, and leave the same open."""
+    agree(seed, kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_monitor_and_formulas_agree_on_many(kind: str) -> None:
+    """The monitor and the formulas agree on thousands of traces, the same every time."""
+    for seed in range(7000):
+        agree(seed, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_traces_come_to_the_rare_places(kind: str) -> None:
+    """Among a few hundred traces of each kind every kind of event and of doubt occurs."""
+    events = {line["ev"] for seed in range(300) for line in random_trace(seed, kind)}
+    assert events >= {
+        "InitStart",
+        "InitEnd",
+        "StopStart",
+        "StopEnd",
+        "RunStart",
+        "RunEnd",
+        "Crash",
+        "ClockStep",
+    }
+
+
+def test_every_property_is_violated_by_some_trace() -> None:
+    """Random traces violate every property sooner or later, so that agreement on each means something."""
+    missing = set(PROPERTIES)
+    for seed in range(3000):
+        kind = KINDS[seed % len(KINDS)]
+        tallies = judged(encoded(random_trace(seed, kind))).tallies
+        missing -= {name for name, tally in tallies.items() if tally.violated}
+        if not missing:
+            return
+    assert not missing
+
+
+def test_right_traces_are_mostly_right() -> None:
+    """Most traces of the tiny scheduler violate nothing: agreement is not only about what is wrong."""
+    outcomes = [judged(encoded(random_trace(seed, "right"))) for seed in range(200)]
+    spotless = [outcome for outcome in outcomes if not outcome.violations and not outcome.faults]
+    assert len(spotless) > 80
