@@ -3,11 +3,16 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
+from types import SimpleNamespace
 from typing import Any
+
+import msgspec
 
 from duly import Event, Scheduler
 from duly.store import Store
 from duly.testing import VirtualClock, crash
+from duly.verify import Header, Outcome, Recorder, judged
+from duly.verify.trace import Crash, micros
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -21,6 +26,54 @@ def at(text: str, zone: tzinfo = UTC) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=zone)
 
 
+class Record:
+    """The trace of a world's schedulers, one process after the other."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self._header: Header | None = None
+        self._events: list[Any] = []
+
+    def of(self, scheduler: Scheduler) -> Scheduler:
+        """The same scheduler, recorded."""
+        bare = SimpleNamespace(
+            initialize=scheduler.initialize, stop=scheduler.stop, _clock=self._clock, _zone=scheduler._zone
+        )
+        window = timedelta(milliseconds=1)  # virtual: an end and a crash at the same instant
+        proc = f"p{id(scheduler)}"
+        recorder = Recorder(
+            store="fresh", persist_window=window, tick=None, proc=proc, listeners=[self._events.append]
+        )
+        recorded = recorder.wrap(bare)
+        assert recorder.recorded is not None
+        if self._events:
+            recorder.recorded.ledger.last_us = micros(self._events[-1].t)
+        drop = scheduler._drop
+        self._header = recorder.header
+
+        async def dropped() -> None:
+            recorder.abandon()
+            await drop()
+            self._events.append(Crash(t=self._clock.now().timestamp() * 1000, proc=proc))
+
+        for name, method in (
+            ("initialize", recorded.initialize),
+            ("stop", recorded.stop),
+            ("_drop", dropped),
+        ):
+            setattr(scheduler, name, method)
+        return scheduler
+
+    def judged(self) -> Outcome:
+        """What the checker says of it."""
+        encode = msgspec.json.encode
+        return judged([encode(self._header) + b"\n", *(encode(event) + b"\n" for event in self._events)])
+
+
+WORLDS: "list[World]" = []
+"""The worlds of the running test; what happened in them is judged after it."""
+
+
 class World:
     """Everything around a scheduler. `calls` is the diary: who was called when."""
 
@@ -32,12 +85,14 @@ class World:
         self.same_store = same_store
         self.calls: list[tuple[str, str]] = []
         self.events: list[Event] = []
+        self.record = Record(self.clock)
+        WORLDS.append(self)
         self.scheduler = self.new_scheduler()
 
     def new_scheduler(self, **options: Any) -> Scheduler:
-        """A scheduler in this world."""
+        """A scheduler in this world, with a recorder around it."""
         options = {"timezone": self.zone, "listeners": [self.events.append], **options}
-        return Scheduler(self.same_store(), clock=self.clock, **options)
+        return self.record.of(Scheduler(self.same_store(), clock=self.clock, **options))
 
     def task(
         self,

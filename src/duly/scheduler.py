@@ -8,7 +8,8 @@ import asyncio
 import contextvars
 import os
 import uuid
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, timedelta, tzinfo
 from enum import StrEnum
 from typing import Any, NoReturn
@@ -28,8 +29,14 @@ from duly.engine.turns import Turns
 from duly.errors import ScheduleTaskError, StopSchedulerError, StoreInUseError, TaskTryDeserializeError
 from duly.events import Announcer, Listener, described
 from duly.instant import duration_us
+from duly.marks import mark
 from duly.store import Store, store_for
 from duly.threads import outlasting_cancellation
+
+TOOK_EFFECT = "the list has taken effect all the same"
+FAILED = "the list has not taken effect"
+STOPS_ALL_THE_SAME = "the scheduler is stopping all the same"
+"""What is noted on the cancellation of a call that had begun: giving it up does not undo it."""
 
 
 class SchedulerState(StrEnum):
@@ -63,7 +70,7 @@ class Scheduler:
     ) -> None:
         self._store = store_for(store)
         self._zone = _checked_zone(timezone)
-        clock = watchable(clock)
+        self._clock = clock = watchable(clock)
         self._announcer = Announcer(_checked_listeners(listeners), clock.now)
         self._announce = self._announcer.announce
         self._book = Book(UTC)
@@ -81,6 +88,7 @@ class Scheduler:
         self._stops_requested = 0
         self._is_stop_served = False
         self._letting_go: asyncio.Task[None] | None = None
+        self._runs_ended: asyncio.Task[None] | None = None
         self._initializing: asyncio.Task[None] | None = None
         self._stop_for_inside: asyncio.Task[None] | None = None
 
@@ -123,6 +131,10 @@ class Scheduler:
             # A list that has begun to take effect does so whole, even if the call is cancelled.
             self._initializing = asyncio.ensure_future(self._initialize_now(registrations))
             await outlasting_cancellation(self._initializing)
+        except asyncio.CancelledError as cancelled:
+            # Whoever gave it up, or records it, may want to know what became of the list.
+            cancelled.add_note(_what_became_of(self._initializing))
+            raise
         finally:
             # Not at once: whoever awaits this call, or a task of it, goes on before the first callback.
             loop = asyncio.get_running_loop()
@@ -141,6 +153,9 @@ class Scheduler:
     async def _initialize_now(self, registrations: list[Registration]) -> None:
         if self._state is SchedulerState.STOPPING:  # by a stop that was cancelled half-way
             await self._shut_down_quietly()
+        if self._runs_ended is not None:  # by a failed initialize, which nobody waited for
+            self._runs_ended.cancel()
+            await self._let_go_of_it()
         if self._state is SchedulerState.RUNNING:
             await self._reinitialize(registrations)
         else:
@@ -177,7 +192,8 @@ class Scheduler:
                 outcome = self._reconciled(registrations, self._book.tasks, is_restart=False)
                 await self._take_over(outcome, registrations, [])
         except BaseException as error:
-            await self._shut_down_quietly()
+            mark("reinitialize failed")
+            self._shut_down_in_time()
             self._state = SchedulerState.UNINITIALIZED
             self._fail(error, registrations)
         await self._go(outcome, scheduled=[*outcome.added, *(change.after for change in outcome.overridden)])
@@ -195,7 +211,9 @@ class Scheduler:
             except TaskTryDeserializeError as error:
                 task_id, name = record[0], record[COLUMNS.index("name")]
                 if name in crons:
+                    mark("unreadable row refused")
                     raise ScheduleTaskError(name=name, cron_expression=crons[name], cause=error) from error
+                mark("unreadable row removed")
                 unreadable.append(task_id)
             else:
                 tasks[task.name] = task
@@ -222,6 +240,8 @@ class Scheduler:
         self, outcome: Reconciliation, registrations: list[Registration], unreadable: list[int]
     ) -> None:
         put = [*outcome.added, *outcome.rewritten]
+        for task in outcome.touched:
+            mark("found interrupted" if task.interrupted else "ahead of the clock")
         removed = [*(task.id for task in outcome.orphaned), *unreadable]
         if put or removed:
             await self._store.replace(put=put, removed=removed)
@@ -248,7 +268,8 @@ class Scheduler:
 
     async def _stop(self, number: int) -> None:
         if self._poller.runs.is_inside():
-            await self._stop_from_inside()
+            with _noting_cancellation(STOPS_ALL_THE_SAME):
+                await self._stop_from_inside()
             return
         self._stops_requested += 1
         self._poller.is_closed = True
@@ -256,7 +277,8 @@ class Scheduler:
             async with self._turns.of(number):
                 self._is_stop_served = True
                 try:
-                    await self._stop_in_turn()
+                    with _noting_cancellation(STOPS_ALL_THE_SAME):
+                        await self._stop_in_turn()
                 finally:
                     self._is_stop_served = False
         finally:
@@ -266,6 +288,7 @@ class Scheduler:
 
     async def _stop_from_inside(self) -> None:
         """Stop in the background, since the calling run cannot wait for its own end; wait for the others."""
+        mark("stop from inside")
         self._poller.is_closed = True
         if _is_over(self._stop_for_inside):
             outside = contextvars.Context()
@@ -279,6 +302,7 @@ class Scheduler:
             leave()
 
     async def _stop_in_turn(self) -> None:
+        await self._let_go_of_it()
         if self._state in {SchedulerState.UNINITIALIZED, SchedulerState.STOPPED}:
             return
         if self._state is not SchedulerState.STOPPING:
@@ -287,6 +311,7 @@ class Scheduler:
         try:
             await self._shut_down(but_waiting=False)
         except Exception as error:
+            mark("stop failed")
             self._state = SchedulerState.STOPPED
             raise StopSchedulerError(error) from error
         self._state = SchedulerState.STOPPED
@@ -315,6 +340,25 @@ class Scheduler:
             self._book.clear()
             await self._store.close()
 
+    def _shut_down_in_time(self) -> None:
+        """Shut down when the runs in flight have ended, or a new list comes; nobody waits for it now."""
+        self._poller.is_closed = True
+        self._runs_ended = asyncio.ensure_future(self._poller.runs.ended(but_waiting=False))
+        self._letting_go = asyncio.ensure_future(self._let_go_after(self._runs_ended))
+
+    async def _let_go_after(self, runs_ended: asyncio.Task[None]) -> None:
+        await asyncio.wait([runs_ended])
+        try:
+            await self._let_go()
+        except Exception as error:
+            self._announce("StoreFault", error=described(error))
+
+    async def _let_go_of_it(self) -> None:
+        """Wait until what `_shut_down_in_time` began is done."""
+        if self._runs_ended is not None and self._letting_go is not None:
+            await asyncio.shield(self._letting_go)
+            self._runs_ended = self._letting_go = None
+
     async def _shut_down_quietly(self) -> None:
         """Shut down after a failure that is being raised; a second fault is told, not raised over it."""
         try:
@@ -324,13 +368,30 @@ class Scheduler:
 
     async def _drop(self) -> None:
         """Let go of everything as a crash would (`duly.testing.crash`)."""
-        for call in (self._initializing, self._letting_go, self._stop_for_inside):
+        for call in (self._initializing, self._runs_ended, self._letting_go, self._stop_for_inside):
             if call is not None:
                 call.cancel()
+        self._runs_ended = self._letting_go = None
         await self._poller.drop()
         self._book.wipe()
         self._state = SchedulerState.UNINITIALIZED
         await self._store.drop()
+
+
+@contextmanager
+def _noting_cancellation(note: str) -> Iterator[None]:
+    """Note on a cancellation what becomes of the call all the same, for whoever gave it up or records it."""
+    try:
+        yield
+    except asyncio.CancelledError as cancelled:
+        cancelled.add_note(note)
+        raise
+
+
+def _what_became_of(initializing: asyncio.Task[None] | None) -> str:
+    if initializing is None or initializing.cancelled() or initializing.exception() is not None:
+        return FAILED
+    return TOOK_EFFECT
 
 
 def _is_over(task: asyncio.Task[None] | None) -> bool:

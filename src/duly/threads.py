@@ -10,7 +10,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from duly.core.registration import is_async_callable
 
@@ -67,6 +67,22 @@ class _Work(Generic[T]):
             self.future.set_exception(
                 RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
             )
+
+
+class Works(Protocol):
+    """What does blocking work in order: a thread, or, in a simulation, a turn of the loop."""
+
+    async def do(self, function: Callable[[], T], /) -> T:
+        """Do *function* and wait for it; it is done even if the waiting is cancelled."""
+        ...
+
+    def post(self, function: Callable[[], object], /) -> None:
+        """Have *function* done some time; nobody waits for it."""
+        ...
+
+    def end(self) -> None:
+        """Take no more work until the next is given."""
+        ...
 
 
 class Worker:

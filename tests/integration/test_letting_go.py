@@ -12,6 +12,7 @@ from duly import Scheduler, ScheduleTaskError, StopSchedulerError, StoreError, S
 from duly.core.task import Task
 from duly.store import MemoryStore, SQLiteStore, Store
 from duly.testing import FaultyStore, VirtualClock
+from duly.threads import Worker
 from tests.conftest import StoreFactory
 from tests.world import HOUR, MINUTE, World
 
@@ -221,6 +222,7 @@ async def test_older_copy_put_in_place(tmp_path: Path) -> None:
     await world.scheduler.stop()
 
 
+@pytest.mark.excused("S1d", "T3", "T4", "T7")  # two stores with two memories
 async def test_other_ids_put_in_place(tmp_path: Path) -> None:
     """A database replaced by one with the same names under other ids is taken over, not fought with."""
     path, other = tmp_path / "state.db", tmp_path / "other.db"
@@ -306,6 +308,7 @@ async def test_refused_open_leaves_no_thread(tmp_path: Path) -> None:
         store = SQLiteStore(path)
         with pytest.raises(StoreInUseError):
             await store.open("x")
+        assert isinstance(store._worker, Worker)
         assert store._worker._thread is None
     await world.scheduler.stop()
 

@@ -19,7 +19,7 @@ from duly.core.task import Task
 from duly.store import MemoryStore, Store
 from duly.testing import FaultyStore
 from tests.conftest import StoreFactory
-from tests.world import HOUR, MINUTE, World
+from tests.world import HOUR, MINUTE, Registration, World, at
 
 
 async def test_empty_list_then_stop(same_store: StoreFactory) -> None:
@@ -186,29 +186,56 @@ async def test_bad_argument_changes_nothing(same_store: StoreFactory) -> None:
     await world.scheduler.stop()
 
 
-async def test_failed_reinitialize_leaves_uninitialized(same_store: StoreFactory) -> None:
-    """If the store fails a new list, runs in flight are awaited, and the store is as it was."""
-    inner = same_store()
-    faulty = FaultyStore(inner)
+async def failed_reinitialize(same_store: StoreFactory) -> tuple[World, Registration]:
+    """A world in which a new list has failed for the store's sake, with a run of two minutes in flight."""
+    faulty = FaultyStore(same_store())
     world = World(lambda: faulty, "12:00:00")
     task = world.task("a", "0 12 * * *", lasts=timedelta(minutes=2))
     await world.begin(task)
     faulty.fail(StoreError(store="x", reason="is broken"))
-    failing = asyncio.create_task(world.scheduler.initialize([world.task("b", "0 1 * * *")]))
-    await world.until("12:01:30")
-    assert not failing.done()
-    faulty.heal()
-    await world.until("12:02")
     with pytest.raises(ScheduleTaskError) as raised:
-        await failing
+        await world.scheduler.initialize([world.task("b", "0 1 * * *")])
     assert raised.value.message == "Failed to schedule task 'b': Store x: is broken"
     assert set(raised.value.details) == {"name", "cronExpression", "cause"}
     assert raised.value.__cause__ is raised.value.details["cause"]
     assert world.scheduler.state == "Uninitialized"
     assert len(world.told("SchedulerInitializationFailed")) == 1
-    await world.scheduler.initialize([task])
-    await world.rest()
+    faulty.heal()
+    return world, task
+
+
+async def test_failed_reinitialize_leaves_uninitialized(same_store: StoreFactory) -> None:
+    """If the store fails a new list, that is said at once; the end of a run in flight is recorded still."""
+    world, task = await failed_reinitialize(same_store)
+    await world.until("12:03")
+    await world.begin(task)
     assert world.calls_of("a") == ["12:00:00"]  # its end was recorded; nothing is owed
+    await world.scheduler.stop()
+
+
+async def test_initialize_after_a_failed_one_does_not_wait_for_runs(same_store: StoreFactory) -> None:
+    """A list that comes while such a run is in flight takes effect at once, and knows of the run."""
+    world, task = await failed_reinitialize(same_store)
+    await world.scheduler.initialize([task])
+    assert (world.scheduler.state, world.clock.now()) == ("Running", at("12:00"))
+    await world.until("12:05")
+    assert world.calls_of("a") == ["12:00:00"]
+    await world.scheduler.stop()
+    await world.begin(task)
+    assert world.calls_of("a") == ["12:00:00"]
+    await world.scheduler.stop()
+
+
+async def test_stop_after_a_failed_initialize_waits_for_runs(same_store: StoreFactory) -> None:
+    """A stop after a failed list waits for the run in flight and records it, like any other."""
+    world, task = await failed_reinitialize(same_store)
+    stopping = asyncio.create_task(world.scheduler.stop())
+    await world.until("12:01:59")
+    assert not stopping.done()
+    await world.until("12:02")
+    await stopping
+    await world.begin(task)
+    assert world.calls_of("a") == ["12:00:00"]
     await world.scheduler.stop()
 
 
@@ -254,13 +281,29 @@ async def test_stop_inside_a_callback_returns_when_the_others_ended(same_store: 
         await world.scheduler.stop()
         seen.append("stop returned")
 
-    await world.begin(("stopper", "0 12 * * *", stopper, HOUR), world.task("other", lasts=MINUTE))
+    await world.begin(world.task("other", lasts=MINUTE), ("stopper", "0 12 * * *", stopper, HOUR))
     await world.clock.advance(timedelta(seconds=59))
     assert seen == []
     await world.clock.advance(timedelta(seconds=1))
     assert (seen, world.scheduler.state) == (["stop returned"], "Stopped")
     assert len(world.told("TaskRunCompleted")) == 2
     assert len(world.told("SchedulerStopped")) == 1
+
+
+async def test_stop_inside_a_callback_calls_off_what_was_not_yet_called(same_store: StoreFactory) -> None:
+    """A run whose callback is not yet called when stop is waits for the next life, written though it is."""
+    world = World(same_store, "12:00:00")
+
+    async def stopper() -> None:
+        await world.scheduler.stop()
+
+    registrations = [("stopper", "0 12 * * *", stopper, HOUR), world.task("other", "0 12 * * *")]
+    await world.begin(*registrations)
+    assert (world.calls, world.scheduler.state) == ([], "Stopped")
+    assert ("TaskSkipped", {"taskName": "other", "reason": "called off before it was called"}) in world.told()
+    await world.begin(*registrations)
+    assert world.calls_of("other") == ["12:00:00"]
+    await world.scheduler.stop()
 
 
 @pytest.mark.parametrize("style", ["task", "gather", "wait_for"])

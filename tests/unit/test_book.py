@@ -39,7 +39,7 @@ def book_with(**crons: str) -> Book:
 def running(book: Book, name: str) -> Run:
     entry = book.entries[name]
     entry.task = started(entry.task, NOON_US, is_retry=False)
-    entry.run = Run(name, callback, NOON_US)
+    entry.run = Run(name, callback, entry.task, NOON_US)
     return entry.run
 
 

@@ -113,9 +113,12 @@ def called(task: Task, now_us: Instant) -> Task:
     A minute that began in between is answered by this very call; to start again for it would be one run
     too many (MODEL.md S1d).
     """
-    if now_us < task.due_us:
+    if now_us < task.due_us and not task.due_stands:
         return task
-    return _replace(task, answered_us=now_us, due_us=task.schedule.due_after(now_us))
+    answered_us = max(task.answered_us, now_us)
+    return _replace(
+        task, answered_us=answered_us, due_us=task.schedule.due_after(answered_us), due_stands=False
+    )
 
 
 def succeeded(task: Task, now_us: Instant) -> Task:
@@ -147,6 +150,8 @@ def set_back(task: Task, before_us: Instant, after_us: Instant) -> Task:
     What stood before stands still, though its minute may lie ahead again. After a small step the minutes up
     to *before_us* have been had and come no second time; after a large one dues count afresh.
     """
+    if task.retry_at_us is not None and task.retry_at_us <= before_us:
+        task = _retry_standing(task, after_us)
     due_stands = task.due_stands or task.due_us <= before_us
     if before_us - after_us > STEP_TOLERATED_US:
         return _replace(moved_back(task, after_us), due_stands=due_stands)
@@ -156,6 +161,13 @@ def set_back(task: Task, before_us: Instant, after_us: Instant) -> Task:
     return _replace(
         task, answered_us=answered_us, due_us=task.schedule.due_after(answered_us), due_stands=True
     )
+
+
+def _retry_standing(task: Task, now_us: Instant) -> Task:
+    """The task with a retry that had fallen due, and is due still under a clock that was set back."""
+    assert task.retry_at_us is not None
+    last_failure_us = now_us if task.last_failure_us is None else min(task.last_failure_us, now_us)
+    return _replace(task, retry_at_us=min(task.retry_at_us, now_us), last_failure_us=last_failure_us)
 
 
 def moved_back(task: Task, to_us: Instant) -> Task:

@@ -18,6 +18,7 @@ from duly.core.task import Task, released, set_back, wakes_us
 from duly.cron import CronExpression
 from duly.engine.runs import Run
 from duly.instant import Instant
+from duly.marks import mark
 
 
 @dataclass(slots=True, eq=False)
@@ -91,13 +92,18 @@ class Book:
             entry = before.pop(task.name, None)
             if entry is None:
                 entry = Entry(task, callbacks[task.name], self.departed.pop(task.name, None))
+                if entry.run is not None:
+                    mark("task comes back")
             if task.name in fresh:
                 entry.task = task
                 self.unsaved.pop(task.id, None)
                 if entry.run is not None:
+                    mark("run outlives its registration")
                     entry.run.is_superseded = True
             elif task.id not in self.unsaved:
                 entry.task = task
+            else:
+                mark("ends during a list")
             entry.callback = callbacks[task.name]
             if entry.run is None and entry.task.running_since_us is not None:
                 self.change(entry, released(entry.task))
@@ -105,6 +111,7 @@ class Book:
         for name, entry in before.items():
             self.unsaved.pop(entry.task.id, None)
             if entry.run is not None:
+                mark("run outlives its task")
                 entry.run.is_superseded = True
                 self.departed[name] = entry.run
         used = {entry.task.schedule.text for entry in self.entries.values()}

@@ -11,6 +11,7 @@ from duly.core.task import Task
 from duly.engine.book import Book
 from duly.events import Announcer, described
 from duly.instant import SECOND_US, Instant
+from duly.marks import mark
 from duly.store import Store
 
 _FIRST_PAUSE_US = SECOND_US
@@ -58,6 +59,7 @@ class Journal:
         ended, book.unsaved = book.unsaved, {}
         try:
             if self._fault is not None:
+                mark("written whole")
                 changes = {entry.task.id: entry.task for entry in book.entries.values()} | changes
                 await self._store.replace(put=list(changes.values()), removed=[])
             else:
@@ -66,6 +68,7 @@ class Journal:
             book.unsaved = ended | book.unsaved
             if not isinstance(error, Exception):
                 raise  # whoever waited was cancelled; the outcome is unknown, so it stays unsaved
+            mark("write failed")
             self.note_fault(error)
             return False
         if self._fault is not None:

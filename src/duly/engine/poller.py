@@ -23,6 +23,7 @@ from duly.engine.signal import Signal
 from duly.engine.telling import iso, tell_end, tell_start
 from duly.events import Announcer
 from duly.instant import LATEST_US, SECOND_US, Instant, datetime_at, instant_of, milliseconds
+from duly.marks import mark
 from duly.store import Store
 
 
@@ -56,7 +57,8 @@ class Poller:
         self._holds = 0
         self._loop: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] | None = None
-        self._steps_back: list[Step] = []
+        self._since_step: list[Step | Run] = []
+        """Steps back that are not yet accounted for, and the runs called since the first of them."""
         self._limits = Limits(clock, self.runs.cancel)
         self._sleeper: asyncio.Task[None] | None = None
         self._sleeping_until_us: Instant | None = None
@@ -70,7 +72,7 @@ class Poller:
     def renew(self) -> None:
         """Begin a new life, perhaps on another event loop."""
         self.writing = asyncio.Lock()
-        self._steps_back.clear()
+        self._since_step.clear()
         self._journal.forget_faults()
 
     def hold(self) -> None:
@@ -212,9 +214,15 @@ class Poller:
 
     def account_for_steps(self) -> None:
         """Let the book know what steps of the clock mean for its tasks. Hold `writing` meanwhile."""
-        for step in self._steps_back:
-            self._book.set_back(step.before_us, step.after_us)
-        self._steps_back.clear()
+        for happened in self._since_step:
+            if isinstance(happened, Step):
+                mark("clock set back")
+                self._book.set_back(happened.before_us, happened.after_us)
+            elif (entry := self._entry_of(happened)) is not None and not happened.is_superseded:
+                # It was called under the new time, and has answered what came before that.
+                entry.task = called(entry.task, happened.called_us)
+                self._book.agenda.add(happened.name, entry.task.due_us)
+        self._since_step.clear()
 
     def _room(self) -> int | None:
         """How many more runs may start; None when there is no limit."""
@@ -237,12 +245,15 @@ class Poller:
             entry = self._book.entries[name]
             if entry.run is None:
                 self._book.agenda.add(name, wakes_us(entry.task))
-            elif self._announcer.wants("TaskSkipped"):
+                continue
+            mark("due while running")
+            if self._announcer.wants("TaskSkipped"):
                 self._announce("TaskSkipped", taskName=name, reason="still running; starts when the run ends")
 
     def _put_back(self, starts: list[Start]) -> None:
         """Nothing was started: what is owed stays owed, and the record must say so again."""
         for start in starts:
+            mark("start put back")
             self._book.ready[start.before.name] = None
             assert start.after.running_since_us is not None
             self._book.put_back[start.before.name] = start.after.running_since_us
@@ -258,22 +269,45 @@ class Poller:
         assert entry.run is None
         entry.task = start.after
         self._book.agenda.add(start.after.name, start.after.due_us)
-        entry.run = Run(start.after.name, entry.callback, started_us)
+        entry.run = Run(start.after.name, entry.callback, start.before, started_us)
         self.runs.begin(entry.run)
 
-    def _on_call(self, run: Run) -> None:
+    def _on_call(self, run: Run) -> bool:
+        """Whether the callback of *run* may be called, now that its turn has come."""
         entry, now_us = self._entry_of(run), run.called_us
-        if entry is not None and now_us >= entry.task.due_us and not run.is_superseded:
+        if self.is_closed:  # nothing starts once a stop was called (MODEL.md S1a)
+            self._call_off(run, entry)
+            return False
+        if self._since_step:
+            mark("called after a step")
+            self._since_step.append(run)
+        if entry is not None and now_us >= entry.task.due_us:
+            mark("minute passed")
             # Written with the end of the run; until then a crash makes the task interrupted anyway.
             entry.task = called(entry.task, now_us)
             self._book.agenda.add(run.name, entry.task.due_us)
         if self._run_timeout_us is not None:
             self._limits.begin(run, now_us + self._run_timeout_us)
+        return True
+
+    def _call_off(self, run: Run, entry: Entry | None) -> None:
+        """Take back a start that was written and not yet carried out: what was owed is owed still."""
+        mark("start called off")
+        self._announce("TaskSkipped", taskName=run.name, reason="called off before it was called")
+        if entry is None:
+            self._book.part_from(run, lambda _task: run.before)
+            return
+        entry.run = None
+        self._book.put_back[run.name] = run.started_us
+        self._book.change(entry, run.before)
+        self._book.ready[run.name] = None
+        self._wake()
 
     def _on_end(self, run: Run, error: BaseException | None) -> None:
         now_us = run.ended_us
         self._limits.end(run)
         if run.is_timed_out:
+            mark("run timed out")
             assert self._run_timeout_us is not None
             error = TimeoutError(f"cancelled after {self._run_timeout_us / SECOND_US:g} s (run_timeout)")
         entry, retry_at_us = self._entry_of(run), None
@@ -309,7 +343,7 @@ class Poller:
             after=iso(step.after_us, self._book.zone),
         )
         if step.after_us < step.before_us:
-            self._steps_back.append(step)
+            self._since_step.append(step)
         # A pause or a time limit is a length of time, whatever the wall clock reads meanwhile.
         shift_us = step.after_us - step.before_us
         self._journal.shift(shift_us)

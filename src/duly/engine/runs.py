@@ -1,8 +1,9 @@
 """Runs: callbacks in flight, each in an asyncio task of its own.
 
 Whatever a callback does ends here: it may raise anything, cancel itself, exit, return nonsense. A run knows
-which task it belongs to and whether that task was registered anew or removed since it began. It does not know
-the store; what an end means is for the poller to say.
+which task it belongs to and whether that task was registered anew or removed since it began. Between its
+start being written and its callback being called it may yet be called off. It does not know the store; what
+an end means is for the poller to say.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from duly.core.registration import Callback
+from duly.core.task import Task
 from duly.engine.signal import Signal
 from duly.instant import Instant
 from duly.threads import OVERDUE
@@ -26,6 +28,8 @@ class Run:
 
     name: str
     callback: Callback
+    before: Task
+    """The task without this run, for the case that it is called off."""
     started_us: Instant
     """When its start was recorded."""
     called_us: Instant = 0
@@ -45,7 +49,7 @@ class Runs:
     def __init__(
         self,
         now_us: Callable[[], Instant],
-        on_call: Callable[[Run], None],
+        on_call: Callable[[Run], bool],
         on_end: Callable[[Run, BaseException | None], None],
     ) -> None:
         self._now_us = now_us
@@ -113,7 +117,9 @@ class Runs:
         error: BaseException | None = None
         try:
             run.called_us = self._now_us()
-            self._on_call(run)
+            if not self._on_call(run):
+                self._forget(run)
+                return
             await run.callback()
         except BaseException as raised:
             # SystemExit and KeyboardInterrupt too: one task's exit is not the program's.
@@ -126,6 +132,11 @@ class Runs:
         if len(self._finished) == 1:
             # After whatever is ready to run: callbacks that wait to be called come before our paperwork.
             asyncio.get_running_loop().call_soon(self._settle)
+
+    def _forget(self, run: Run) -> None:
+        """Let go of a run that was called off before its callback was called."""
+        self._live.discard(run)
+        self._changed.notify()
 
     def _settle(self) -> None:
         """Do what follows from the ends of runs."""

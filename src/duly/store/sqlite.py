@@ -20,9 +20,10 @@ import msgspec
 from duly.core.record import record_of, state_of
 from duly.core.task import Task
 from duly.errors import StoreError, TaskListMismatchError
+from duly.marks import mark
 from duly.store.hold import Hold
 from duly.store.protocol import Contents
-from duly.threads import Worker
+from duly.threads import Worker, Works
 
 T = TypeVar("T")
 _Place = tuple[tuple[int, int] | None, ...]
@@ -37,17 +38,20 @@ class SQLiteStore:
     """Tasks in a SQLite file.
 
     *busy_ms* is how long a write waits for another program's lock before it fails for now. *vfs* names a
-    SQLite file system other than the default; tests use it for disks that fail.
+    SQLite file system other than the default; tests use it for disks that fail. *worker* does the blocking
+    work elsewhere than in a thread of its own; a simulation has none.
     """
 
-    def __init__(self, path: Path, *, busy_ms: int = 2_000, vfs: str | None = None) -> None:
+    def __init__(
+        self, path: Path, *, busy_ms: int = 2_000, vfs: str | None = None, worker: Works | None = None
+    ) -> None:
         self._name = str(path)
         # Absolute from here on: a program that changes directory must not change its store.
         self._path = Path(os.path.abspath(path))  # noqa: PTH100 (links stay links)
         self._busy_ms = busy_ms
         self._vfs = vfs
         self._hold = Hold(self._path, self._name)
-        self._worker = Worker(f"duly store {path}")
+        self._worker = Worker(f"duly store {path}") if worker is None else worker
         self._connection: apsw.Connection | None = None
         self._place: _Place = ()
         self._scheduler_id = self._new_id = ""
@@ -126,6 +130,7 @@ class SQLiteStore:
         except StoreError as error:
             # Busy leaves a connection as good as before. After anything else a fresh one is safer.
             if not isinstance(error.__cause__, apsw.BusyError):
+                mark("connection renewed")
                 self._disconnect()
             raise
 
