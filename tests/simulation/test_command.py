@@ -1,0 +1,64 @@
+"""`python -m duly.testing.simulation`: numbers, stories, and the line that shows a failure again."""
+
+import pytest
+from click.testing import CliRunner, Result
+
+from duly.testing.simulation import Faults, drawn, lived
+from duly.testing.simulation.__main__ import command, main
+from duly.testing.simulation.drawing import HOUR_US
+from tests.simulation.test_lives import forgets_interrupted
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments), catch_exceptions=False)
+
+
+def test_many_seeds_in_two_processes() -> None:
+    """A campaign ends with its numbers, whatever the number of processes."""
+    result = run("--seeds", "12", "--jobs", "2")
+    assert result.exit_code == 0
+    assert "lives                12" in result.output
+    assert "lives that failed    0" in result.output
+    assert "rare paths taken" in result.output
+
+
+def test_one_seed_is_told() -> None:
+    """One seed is told as a story, with the hash of its trace."""
+    result = run("--seed", "3", "--only", "crash,clock")
+    assert result.exit_code == 0
+    assert "healed at" in result.output
+    assert "hash " in result.output
+    assert "nothing is wrong" in result.output
+
+
+def test_failure_is_shortened_and_can_be_reproduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seed that fails says why, tells the shortest story that fails alike, and how to see it again."""
+    monkeypatch.setattr("duly.core.reconciliation.cut_off", forgets_interrupted)
+    plans = (drawn(seed, Faults.only("crash", "callback")) for seed in range(200))
+    brief = (plan for plan in plans if plan.duration_us < HOUR_US and len(plan.actions) < 4)
+    failing = next(plan.seed for plan in brief if not lived(plan).is_sound)
+    result = run("--seed", str(failing), "--only", "crash,callback")
+    assert result.exit_code == 1
+    assert "The shortest story that fails in the same way" in result.output
+    assert f"reproduce: {command(failing, Faults.only('crash', 'callback'))}" in result.output
+
+
+def test_orders() -> None:
+    """Every order of two actions is lived and counted."""
+    result = run("--orders", "2")
+    assert result.exit_code == 0
+    assert "lives                77" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--only", "gremlins"), "no such family of faults: gremlins"),
+        (("--budget", "soon"), "a duration such as 60s"),
+    ],
+)
+def test_bad_arguments(arguments: tuple[str, ...], message: str) -> None:
+    """An argument that means nothing is refused with what would."""
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
