@@ -1,9 +1,11 @@
 """The twelve lines of the README: a durable task, every minute, until Ctrl-C."""
 
 import asyncio
+import sys
 from datetime import timedelta
 
 from duly import Scheduler
+from duly.verify import Recorder
 
 
 async def backup() -> None:
@@ -14,6 +16,8 @@ async def backup() -> None:
 async def main() -> None:
     """Run until cancelled, then stop in good order."""
     scheduler = Scheduler("state.db")
+    if "--trace" in sys.argv:  # then: duly verify trace.jsonl
+        scheduler = Recorder("trace.jsonl").wrap(scheduler)
     await scheduler.initialize([("backup", "* * * * *", backup, timedelta(minutes=5))])
     try:
         await asyncio.Event().wait()

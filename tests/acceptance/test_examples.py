@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from duly.verify import judged
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -26,6 +28,19 @@ def test_quickstart_runs(tmp_path: Path) -> None:
                 run.kill()
             run.communicate(timeout=60)
     assert (tmp_path / "state.db").exists()
+
+
+def test_quickstart_leaves_a_trace(tmp_path: Path) -> None:
+    """With its switch the quick start records what happens, also when killed, and the checker is content."""
+    command = [sys.executable, "-u", str(ROOT / "examples" / "quickstart.py"), "--trace"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline().strip() == "backing up"
+        run.kill()
+        run.communicate(timeout=60)
+    with (tmp_path / "trace.jsonl").open("rb") as trace:
+        outcome = judged(trace)
+    assert (outcome.violations, outcome.faults, outcome.starts) == ([], [], 1)
 
 
 def test_example_tests_pass(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ COMMANDS = {
     "demo": Entry("duly.cli.demo", "demo", "Watch six tasks run, fail, retry and survive."),
     "explain": Entry("duly.cli.explain", "explain", "Say in plain words when a cron expression is due."),
     "next": Entry("duly.cli.next", "next_firings", "List the next times at which a cron expression is due."),
+    "verify": Entry("duly.cli.verify", "verify", "Check a recorded trace against the model."),
+    "why": Entry("duly.cli.why", "why", "Say why a task ran, or did not run, at a given minute."),
 }
 
 

@@ -49,11 +49,12 @@ def question(
         expression = CronExpression.parse(" ".join(words))
     except InvalidCronExpressionError as error:
         raise refused_expression(error, in_pieces=len(words) > 1, as_json=as_json) from error
-    zone = _zone(zone_name, as_json=as_json)
+    zone = zone_called(zone_name, as_json=as_json)
     return Question(expression, _origin(origin_text, zone, as_json=as_json), str(zone))
 
 
-def _zone(name: str | None, *, as_json: bool) -> tzinfo:
+def zone_called(name: str | None, *, as_json: bool) -> tzinfo:
+    """The zone of this name, or the host's own. Raises Refusal."""
     try:
         return ZoneInfo(name) if name is not None else tzlocal.get_localzone()
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: "Europe" is a folder

@@ -42,7 +42,8 @@ __all__ = ["demo"]
     metavar="FACTOR",
     help="Stretch how long the tasks work; 0.1 hurries them.",
 )
-def demo(store: str, length_s: float | None, pace: float) -> None:
+@click.option("--trace", metavar="PATH", help="Record what happens, for `duly verify` and `duly why`.")
+def demo(store: str, length_s: float | None, pace: float, trace: str | None) -> None:
     """Watch six tasks run, fail, retry, wait, and survive.
 
     Press Ctrl-C for a graceful stop, press it twice (or kill the process) to cut the runs off, and run it
@@ -61,7 +62,7 @@ def demo(store: str, length_s: float | None, pace: float) -> None:
         story=story_of(memories, instant_of(clock.now()), zone),
     )
     try:
-        asyncio.run(Show(view, output_for(sys.stdout), clock).perform(cast, length_s=length_s))
+        asyncio.run(Show(view, output_for(sys.stdout), clock).perform(cast, length_s=length_s, trace=trace))
     except (SchedulerError, ValueError) as error:
         raise click.ClickException(_sentence(error)) from error
 

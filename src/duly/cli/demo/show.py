@@ -18,6 +18,7 @@ from duly.cli.demo.words import joined
 from duly.clock import Clock
 from duly.events import Event
 from duly.scheduler import Scheduler
+from duly.verify import Recorder
 
 CUT_OFF_CODE = 128 + signal.SIGINT
 NO_READER_CODE = 128 + signal.SIGPIPE
@@ -38,8 +39,10 @@ class Show:
         self._is_open = False
         self._stop_requested = asyncio.Event()
 
-    async def perform(self, cast: Sequence[Part], *, length_s: float | None) -> None:
-        """Run the cast until somebody asks to stop, or for *length_s* seconds."""
+    async def perform(
+        self, cast: Sequence[Part], *, length_s: float | None, trace: str | None = None
+    ) -> None:
+        """Run the cast until somebody asks to stop, or for *length_s* seconds; record it in *trace*."""
         # Failures are on the screen; without any handler, logging would write them across it as well.
         logging.getLogger("duly").addHandler(logging.NullHandler())
         loop = asyncio.get_running_loop()
@@ -48,6 +51,8 @@ class Show:
         scheduler = Scheduler(
             self.view.store, clock=self._clock, timezone=self.view.zone, listeners=[self.hear]
         )
+        if trace is not None:
+            scheduler = Recorder(trace).wrap(scheduler)
         background = [asyncio.create_task(self._tick())]
         try:
             await scheduler.initialize([part.registration for part in cast])
@@ -55,6 +60,8 @@ class Show:
                 background.append(asyncio.create_task(self._request_stop_after(length_s)))
             await self._stop_requested.wait()
             await scheduler.stop()
+            if trace is not None:
+                self._seen(lambda: self._output.say(f"All of it is in {trace}: duly verify {trace}"))
         finally:
             for task in background:
                 task.cancel()

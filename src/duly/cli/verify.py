@@ -1,0 +1,296 @@
+"""`duly verify`: judge a recorded trace, and tell what it shows.
+
+Reading is streaming: a trace of any length passes through without being kept. Only the page (`--html`) reads
+it a second time, so what can be read only once (a pipe) is then kept in a temporary file. Exit codes: 0
+nothing is held against the scheduler, 1 a property is violated, 2 the input cannot be judged or is itself at
+fault.
+"""
+
+import errno
+import json
+import os
+import stat
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from gzip import BadGzipFile, GzipFile
+from io import BufferedIOBase, BufferedReader
+from pathlib import Path
+from shutil import copyfileobj
+from tempfile import TemporaryFile
+from typing import Any, Protocol
+
+import click
+
+from duly.cli.refusals import Refusal, printable
+from duly.verify.foreign.table import CsvError, lines_from_csv
+from duly.verify.judge import judged
+from duly.verify.reporting.page import page
+from duly.verify.reporting.report import Chain, Line, Report, Role, as_dict, text_lines
+from duly.verify.reporting.timeline import pictures
+from duly.verify.trace import TraceError, header_of
+
+_LONGEST_LINE_BYTES = 1 << 26
+_PROGRESS_FROM_BYTES = 20_000_000
+_PROGRESS_EVERY_LINES = 20_000
+_GZIP_MAGIC = b"\x1f\x8b"
+_STYLES: dict[Role, dict[str, Any]] = {
+    Role.GOOD: {"fg": "green"},
+    Role.BAD: {"fg": "red", "bold": True},
+    Role.UNSURE: {"fg": "yellow"},
+    Role.FAINT: {"dim": True},
+    Role.STRONG: {"bold": True},
+}
+
+
+class Source(Protocol):
+    """Something that can be read as a trace, as often as one likes."""
+
+    chain: Chain
+
+    def lines(self) -> Iterator[bytes]:
+        """Every line, from the first."""
+
+
+@dataclass(slots=True)
+class Files:
+    """The files of one trace, read in order; *chain* learns which line stands in which of them."""
+
+    files: list[tuple[str, BufferedReader]]
+    advance: Callable[[int], object] = lambda _: None
+    chain: Chain = field(default_factory=Chain)
+
+    def lines(self) -> Iterator[bytes]:
+        """Every line of every file. Going back to the first is possible for files, and not for pipes."""
+        is_again, number = bool(self.chain.names), 0
+        self.chain = Chain()
+        for name, file in self.files:
+            if is_again:
+                file.seek(0)
+            self.chain.begin(name, number + 1)
+            for line in self._lines_of(file):
+                number += 1
+                yield line
+
+    def _lines_of(self, file: BufferedReader) -> Iterator[bytes]:
+        done, can_tell = 0, file.seekable()
+        # readline with a bound: something endless without line ends must not fill the memory.
+        lines = iter(partial(_unpacked(file).readline, _LONGEST_LINE_BYTES), b"")
+        for count, line in enumerate(lines, start=1):
+            yield line
+            if count % _PROGRESS_EVERY_LINES == 0 and can_tell:
+                self.advance(file.tell() - done)
+                done = file.tell()
+
+
+def _unpacked(file: BufferedReader) -> BufferedIOBase:
+    return GzipFile(fileobj=file) if file.peek(2).startswith(_GZIP_MAGIC) else file
+
+
+@dataclass(slots=True)
+class Tables:
+    """The CSV of runs and that of tasks, which become a trace on the way."""
+
+    runs: Path
+    tasks: Path
+    zone: str
+    since: str | None
+    until: str | None
+    chain: Chain = field(default_factory=lambda: Chain(unit="event"))
+
+    def lines(self) -> Iterator[bytes]:
+        """The trace that the tables tell."""
+        with self.runs.open(newline="", encoding="utf-8") as runs:
+            with self.tasks.open(newline="", encoding="utf-8") as tasks:
+                lines = lines_from_csv(runs, tasks, zone=self.zone, since=self.since, until=self.until)
+            yield from lines
+
+
+@click.command("verify")
+@click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
+@click.option("--json", "as_json", is_flag=True, help="Answer with one JSON object.")
+@click.option("--html", "html", metavar="FILE", help="Also write a page with time lines to FILE.")
+@click.option("--csv-tasks", metavar="FILE", help="TRACE is a CSV of runs, and FILE one of their tasks.")
+@click.option("--tz", "zone_name", metavar="ZONE", help="With --csv-tasks: the zone of the cron texts.")
+@click.option("--from", "since", metavar="TIME", help="With --csv-tasks: judge from here on.")
+@click.option("--until", "until", metavar="TIME", help="With --csv-tasks: judge up to here.")
+@click.pass_context
+def verify(
+    ctx: click.Context,
+    *,
+    traces: tuple[str, ...],
+    html: str | None,
+    csv_tasks: str | None,
+    zone_name: str | None,
+    since: str | None,
+    until: str | None,
+    as_json: bool,
+) -> None:
+    """Check a recorded trace against every property of the model.
+
+    Several files are read one after the other, in the order given, as the parts of one trace: the oldest
+    first. "-" is the standard input; what is packed with gzip is unpacked.
+
+        duly verify trace.jsonl.1 trace.jsonl --html page.html
+
+        duly verify runs.csv --csv-tasks tasks.csv --tz Europe/Berlin
+
+    Exit code 0: nothing is held against the scheduler. 1: a property is violated. 2: this is no trace, or one
+    with faults of its own.
+    """
+    options = {"--tz": zone_name, "--from": since, "--until": until}
+    with ExitStack() as stack, _refusals(as_json=as_json) as reading:
+        _refuse_overwriting(html, (*traces, *filter(None, [csv_tasks])), as_json=as_json)
+        if csv_tasks is None:
+            _refuse_without_tables(options, as_json=as_json)
+            reading.source = _files(stack, traces, is_read_twice=html is not None)
+        else:
+            reading.source = _tables(traces, csv_tasks, options, as_json=as_json)
+        report = _report(reading.source)
+        if html is not None:
+            lines = reading.source.lines()
+            Path(html).write_text(page(report, pictures(report, lines)), encoding="utf-8")
+    _print(report, as_json=as_json)
+    ctx.exit(report.exit_code)
+
+
+def _report(source: Source) -> Report:
+    """Judge it. The header is caught on its way to the judge, who keeps it to himself."""
+    firsts: list[bytes] = []
+
+    def overheard() -> Iterator[bytes]:
+        lines = source.lines()
+        for line in lines:
+            yield line
+            if line.strip():
+                firsts.append(line)
+                break
+        yield from lines
+
+    outcome = judged(overheard())
+    return Report(outcome, header_of(1, firsts[0]), source.chain)
+
+
+def _print(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(as_dict(report), indent=2))
+        return
+    for line in text_lines(report):
+        click.echo(_painted(line))
+
+
+def _painted(line: Line) -> str:
+    pieces = ((printable(piece.text), _STYLES.get(piece.role)) for piece in line)
+    return "".join(click.style(text, **style) if style else text for text, style in pieces)
+
+
+def _files(stack: ExitStack, names: tuple[str, ...], *, is_read_twice: bool) -> Files:
+    files = [(name, _opened(stack, name, is_read_twice=is_read_twice)) for name in names]
+    total = sum(_size(file) for _, file in files)
+    if total < _PROGRESS_FROM_BYTES or not sys.stderr.isatty():
+        return Files(files)
+    bar = stack.enter_context(click.progressbar(length=total, label="reading", file=sys.stderr))
+    return Files(files, advance=bar.update)
+
+
+def _opened(stack: ExitStack, name: str, *, is_read_twice: bool) -> BufferedReader:
+    """The file called *name*, or a copy of it if it is to be read twice and cannot be."""
+    # Both are closed by the stack, whatever the linter thinks.
+    binary = _standard_input() if name == "-" else stack.enter_context(Path(name).open("rb"))  # noqa: SIM115
+    if not is_read_twice or stat.S_ISREG(os.fstat(binary.fileno()).st_mode):
+        return binary
+    copy = stack.enter_context(TemporaryFile(buffering=0))  # noqa: SIM115
+    copyfileobj(binary, copy)
+    copy.seek(0)
+    return BufferedReader(copy)
+
+
+def _standard_input() -> BufferedReader:
+    if sys.stdin is None:
+        raise OSError(errno.EBADF, "the standard input is closed", "-")
+    assert isinstance(sys.stdin.buffer, BufferedReader)
+    return sys.stdin.buffer
+
+
+def _size(file: BufferedReader) -> int:
+    return os.fstat(file.fileno()).st_size
+
+
+def _tables(traces: tuple[str, ...], tasks: str, options: dict[str, str | None], *, as_json: bool) -> Tables:
+    zone = options["--tz"]
+    if zone is None:
+        raise _refused(
+            "missing_option", "--csv-tasks needs --tz, such as --tz Europe/Berlin", as_json=as_json
+        )
+    if len(traces) != 1:
+        raise _refused(
+            "too_many_files", "with --csv-tasks give one CSV of runs; put the rows together", as_json=as_json
+        )
+    return Tables(Path(traces[0]), Path(tasks), zone, options["--from"], options["--until"])
+
+
+def _refuse_without_tables(options: dict[str, str | None], *, as_json: bool) -> None:
+    """A trace says its zone and its times itself."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        message = f"{given[0]} is for CSV only: give --csv-tasks too, or leave it out"
+        raise _refused("unused_option", message, as_json=as_json)
+
+
+def _refuse_overwriting(html: str | None, inputs: tuple[str, ...], *, as_json: bool) -> None:
+    """A page must not be written over what it tells of, nor fail after minutes of reading."""
+    if html is None:
+        return
+    target = Path(html)
+    if target.exists() and any(os.path.exists(name) and target.samefile(name) for name in inputs):  # noqa: PTH110 ("-")
+        message = f'--html would overwrite "{html}", which is to be read; choose another name'
+        raise _refused("would_overwrite", message, as_json=as_json)
+    if target.is_dir() or not target.parent.is_dir():
+        message = f'--html cannot write "{html}": choose a file in a folder that exists'
+        raise _refused("unwritable", message, as_json=as_json)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What is being read, for those who have to complain about it."""
+
+    source: Source | None = None
+
+    @property
+    def name(self) -> str:
+        """The file that was read last."""
+        names = self.source.chain.names if self.source else []
+        return f'"{names[-1]}"' if names else "the input"
+
+    def words(self, line: int) -> str:
+        """Where a line stands."""
+        if self.source is None or not self.source.chain.names:
+            return f"line {line}"
+        place = self.source.chain.place(line)
+        return f'"{place.file}", line {place.line}'
+
+
+@contextmanager
+def _refusals(*, as_json: bool) -> Iterator[_Reading]:
+    """Whatever is wrong with the input becomes a refusal that says what."""
+    reading = _Reading()
+    try:
+        yield reading
+    except TraceError as error:
+        message = f"{reading.words(error.line)}: {error.reason}"
+        raise _refused("not_a_trace", message, as_json=as_json, line=error.line) from error
+    except CsvError as error:
+        raise _refused("bad_table", str(error), as_json=as_json, line=error.line) from error
+    except (EOFError, zlib.error, BadGzipFile) as error:
+        message = f"{reading.name} is packed with gzip and cannot be unpacked to its end: {error}"
+        raise _refused("unreadable", message, as_json=as_json) from error
+    except OSError as error:
+        about = f'"{error.filename}": ' if error.filename is not None else ""
+        raise _refused("unreadable", f"{about}{error.strerror or error}", as_json=as_json) from error
+
+
+def _refused(code: str, message: str, *, as_json: bool, **facts: Any) -> Refusal:
+    return Refusal(code, message, facts=facts, lines=[], as_json=as_json)

@@ -1,0 +1,285 @@
+"""`duly verify` as the installed command, on small trace files, good and bad."""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MINUTE = 60_000
+HEADER = {"ev": "Header", "v": 1, "tz": "Europe/Berlin", "impl": "acceptance"}
+REGS = [["backup", "* * * * *", 30_000]]
+Trace = list[dict[str, Any]]
+
+
+def verify(*arguments: str | Path, stdin: bytes | None = None, **environment: str) -> Any:
+    command = [sys.executable, "-m", "duly", "verify", *map(str, arguments)]
+    done = subprocess.run(
+        command,
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        timeout=60,
+        check=False,
+        env=os.environ | environment,
+    )
+    assert b"Traceback" not in done.stderr, done.stderr.decode()
+    return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def run(minute: int, number: int, *, late: int = 5, lasts: int = 100, ok: bool = True) -> Trace:
+    at = minute * MINUTE + late
+    return [
+        {"t": at, "ev": "RunStart", "id": "backup", "run": number},
+        {"t": at + lasts, "ev": "RunEnd", "id": "backup", "run": number, "ok": ok},
+    ]
+
+
+def opened(at: int = 1, call: int = 1, proc: str = "p") -> Trace:
+    return [
+        {"t": at, "ev": "InitStart", "call": call, "proc": proc, "regs": REGS},
+        {"t": at + 1, "ev": "InitEnd", "call": call, "ok": True},
+    ]
+
+
+def closed(at: int, call: int = 2) -> Trace:
+    return [{"t": at, "ev": "StopStart", "call": call}, {"t": at + 1, "ev": "StopEnd", "call": call}]
+
+
+GOOD: Trace = [*opened(), *run(0, 1), *run(1, 2), *run(2, 3), *closed(2 * MINUTE + 500)]
+MISSED: Trace = [*opened(), *run(0, 1), *run(3, 2), *closed(3 * MINUTE + 500)]
+
+
+def lines(events: Sequence[Any], header: Any = HEADER) -> bytes:
+    return b"".join(json.dumps(each).encode() + b"\n" for each in (header, *events))
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return tmp_path / "trace.jsonl"
+
+
+def test_a_good_trace(trace: Path) -> None:
+    """A correct life holds: code 0, the verdict in the last line, nothing on stderr, no colours in a pipe."""
+    trace.write_bytes(lines(GOOD))
+    done = verify(trace)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(
+        r"10 events, 3 starts, 0 crashes, from 1970-01-01 01:00:00.* holds", done.stdout.splitlines()[-1]
+    )
+    assert "\x1b" not in done.stdout
+
+
+def test_a_missed_run(trace: Path) -> None:
+    """A start that did not come is a violation: code 1, and a sentence that names the task and the time."""
+    trace.write_bytes(lines(MISSED))
+    done = verify(trace)
+    assert (done.returncode, done.stderr) == (1, "")
+    [told] = re.findall(r"^1\. L1: .*", done.stdout, flags=re.MULTILINE)
+    assert "backup" in told
+    assert "1970-01-01 01:01:00+01:00" in told
+    assert done.stdout.splitlines()[-1].endswith(": violated")
+
+
+def test_an_overlap(trace: Path) -> None:
+    """A start while the task runs is told with both starts as evidence, the second one marked."""
+    events = [*opened(), *run(0, 1, lasts=5000), *run(0, 2, late=2000)]
+    trace.write_bytes(lines(sorted(events, key=lambda event: event["t"])))
+    done = verify(trace)
+    assert done.returncode == 1
+    assert re.search(r"^\d\. S1c", done.stdout, flags=re.MULTILINE)
+    assert re.search(r"^   > line 5  .* RunStart backup, run 2$", done.stdout, flags=re.MULTILINE)
+
+
+def test_open_deadlines(trace: Path) -> None:
+    """A trace that ends while something is owed is inconclusive, and no error."""
+    trace.write_bytes(lines([*GOOD[:-2], {"t": 3 * MINUTE + 10, "ev": "Tick"}]))
+    done = verify(trace)
+    assert done.returncode == 0
+    assert "1 deadline lies at or beyond the end" in done.stdout
+    assert done.stdout.splitlines()[-1].endswith(": inconclusive")
+
+
+def test_json(trace: Path) -> None:
+    """With --json there is one object on stdout, and the same exit codes."""
+    trace.write_bytes(lines(MISSED))
+    done = verify(trace, "--json")
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["verdict"], answer["exit_code"]) == (1, "violated", 1)
+    assert [each["property"] for each in answer["violations"]] == ["L1"]
+    assert answer["files"] == [str(trace)]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "empty"),
+        (b"\n\n  \n", "empty"),
+        (bytes(range(256)) * 40, "not a trace"),
+        (b"\x1f\x8b and then no gzip", "gzip"),
+        (gzip.compress(lines(GOOD))[:-20], "gzip"),
+        (b"task,start\na,b\n", "not a trace"),
+        (b"[" * 100_000, "not a trace"),
+        (lines(GOOD, {**HEADER, "v": 2}), "version 1"),
+        (lines(GOOD, {**HEADER, "tz": "Mars/Olympus"}), "Mars/Olympus"),
+        (lines(GOOD[1:], GOOD[0]), "Header"),
+        (lines(GOOD, 7), "Header"),
+    ],
+)
+@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
+def test_no_trace_at_all(trace: Path, content: bytes, says: str, as_json: tuple[str, ...]) -> None:
+    """What is no trace is refused with code 2 and a reason."""
+    trace.write_bytes(content)
+    done = verify(trace, *as_json)
+    assert done.returncode == 2
+    if as_json:
+        assert says in json.loads(done.stdout)["error"]["message"]
+    else:
+        assert done.stdout == ""
+        assert done.stderr.startswith("error: ")
+        assert says in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (lines([*GOOD[:4], {"t": 300, "ev": "Surprise"}, *GOOD[4:]]), "line 6: unknown event"),
+        (lines([*GOOD[:4], 17, *GOOD[4:]]), "line 6: not an event"),
+        (lines(GOOD[:4]) + b"\xff\xfe\x00garbage\n" + lines(GOOD[4:]), "line 6: not a JSON object"),
+        (
+            lines(GOOD[:4]) + b'{"t":110,"ev":"RunStart","id":"\xff"}\n' + lines(GOOD[4:]),
+            "line 6: not a JSON object",
+        ),
+        (lines(GOOD[:4]) + b'{"t":1,"ev":"RunSta\n' + lines(GOOD[4:]), "line 6: not a JSON object"),
+        (
+            lines([*GOOD[:4], {"t": "late", "ev": "Tick"}, *GOOD[4:]]),
+            "line 6: a Tick event that cannot be read",
+        ),
+        (lines([*GOOD[:6], *GOOD[2:4], *GOOD[6:]]), "time goes back"),
+        (lines([GOOD[0], GOOD[1], GOOD[3], GOOD[2], *GOOD[4:]]), "line 4: "),
+        (lines([*GOOD[:2], GOOD[3]]), "line 4: "),
+        (lines([*opened(proc="p"), *opened(5, 1, "q"), {"t": 9, "ev": "Tick", "proc": "p"}]), "line 6: "),
+    ],
+)
+def test_faults_of_the_trace(trace: Path, content: bytes, says: str) -> None:
+    """A trace that is itself at fault is code 2, and its fault is told with its line."""
+    trace.write_bytes(content)
+    done = verify(trace)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert says in done.stdout
+    assert done.stdout.splitlines()[-1].endswith(": inconclusive")
+
+
+def test_a_torn_last_line(trace: Path) -> None:
+    """A last line that a crash has torn is left out without a word."""
+    trace.write_bytes(lines(GOOD) + b'{"t":999999,"ev":"RunSt')
+    done = verify(trace)
+    assert done.returncode == 0
+    assert "Fault" not in done.stdout
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    """A folder and a missing file are refused by name, also when they come second."""
+    good = tmp_path / "good"
+    good.write_bytes(lines(GOOD))
+    for bad in (tmp_path, tmp_path / "nowhere"):
+        done = verify(good, bad)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f'"{bad}"' in done.stderr
+
+
+def test_a_chain(tmp_path: Path) -> None:
+    """Rotated files are read as one, with lines counted in each; the wrong order is a fault."""
+    first, second = tmp_path / "trace.1", tmp_path / "trace"
+    first.write_bytes(lines(GOOD[:6]))
+    second.write_bytes(lines([*opened(MINUTE + 500, 7), *GOOD[6:]]))
+    assert verify(first, second).returncode == 0
+    swapped = verify(second, first)
+    assert swapped.returncode == 2
+    assert re.search(rf"{re.escape(str(first))} line \d+: ", swapped.stdout)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_the_standard_input(tmp_path: Path, pack: Any) -> None:
+    """A trace can come through a pipe, packed or not, and be drawn all the same."""
+    target = tmp_path / "page.html"
+    assert verify("-", stdin=pack(lines(GOOD))).returncode == 0
+    assert verify("-", "--html", target, stdin=pack(lines(MISSED))).returncode == 1
+    assert "Violated: 1 violation of L1" in target.read_text()
+
+
+def test_packed_files(tmp_path: Path) -> None:
+    """A file packed with gzip is unpacked, whatever it is called."""
+    packed = tmp_path / "trace.jsonl.gz"
+    packed.write_bytes(gzip.compress(lines(MISSED)))
+    assert verify(packed, "--html", tmp_path / "page.html").returncode == 1
+
+
+def test_the_page(trace: Path, tmp_path: Path) -> None:
+    """The page is written beside the text, and a name in it that looks like markup is inert."""
+    name = '"><script>alert(1)</script>\x1b[2J'
+    trace.write_text(lines(MISSED).decode().replace('"backup"', json.dumps(name)))
+    done = verify(trace, "--html", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert done.returncode == 1
+    assert "\x1b" not in done.stdout
+    assert "<script" not in text
+    assert "\x1b" not in text
+
+
+def test_the_page_has_a_place(trace: Path, tmp_path: Path) -> None:
+    """A page over the trace itself, over a folder or in a missing one is refused before anything is read."""
+    trace.write_bytes(lines(GOOD))
+    for bad in (trace, tmp_path, tmp_path / "missing" / "page.html"):
+        done = verify(trace, "--html", bad)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "--html" in done.stderr
+    assert trace.read_bytes() == lines(GOOD)
+
+
+RUNS = "task,start,end,ok\nbackup,2026-01-05T09:00:00,2026-01-05T09:00:30,yes\n"
+TASKS = "task,cron,retry_delay\nbackup,0 * * * *,60\n"
+
+
+def test_tables(tmp_path: Path) -> None:
+    """A CSV of runs is judged with a CSV of tasks, within the time that is given."""
+    runs, tasks, target = (tmp_path / name for name in ("runs.csv", "tasks.csv", "page.html"))
+    runs.write_text(RUNS)
+    tasks.write_text(TASKS)
+    asked = (runs, "--csv-tasks", tasks, "--tz", "Europe/Berlin", "--html", target)
+    assert verify(*asked).returncode == 0
+    done = verify(*asked, "--until", "2026-01-05T11:30")
+    assert done.returncode == 1
+    assert "2026-01-05 10:00:00+01:00" in done.stdout
+    assert "Violated" in target.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["runs.csv", "--csv-tasks", "tasks.csv"], "--tz"),
+        (["runs.csv", "runs.csv", "--csv-tasks", "tasks.csv", "--tz", "UTC"], "one CSV"),
+        (["runs.csv", "--csv-tasks", "runs.csv", "--tz", "UTC"], "cron"),
+        (["tasks.csv", "--csv-tasks", "tasks.csv", "--tz", "UTC"], "start"),
+        (["runs.csv", "--csv-tasks", "nowhere.csv", "--tz", "UTC"], "nowhere.csv"),
+        (["runs.csv", "--csv-tasks", "tasks.csv", "--tz", "Mars/Olympus"], "Mars/Olympus"),
+        (["runs.csv", "--csv-tasks", "tasks.csv", "--tz", "UTC", "--from", "soon"], "soon"),
+        (["runs.csv", "--tz", "UTC"], "--csv-tasks"),
+    ],
+)
+def test_tables_that_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
+    """Tables or options that do not fit are refused with what to do about them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs.csv").write_text(RUNS)
+    (tmp_path / "tasks.csv").write_text(TASKS)
+    done = verify(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
