@@ -87,7 +87,7 @@ def started(world: World, at_us: int, *, is_alone: bool) -> World:
 def failed(world: World, at_us: int, begun_at: int) -> World:
     """After the failure of a run that began at position *begun_at*."""
     config = world.config
-    if config is None or begun_at < world.fresh_at:
+    if config is None or begun_at < world.fresh_at or world.retry_us <= at_us:  # a retry that stands, stands
         return world
     return msgspec.structs.replace(world, retry_us=at_us + config.delay_us)
 
