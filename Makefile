@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
+BUDGET ?= 60s
 
-.PHONY: run test test-slow check bench lock clean
+.PHONY: run test test-slow check bench simulate mutants peers guarantees lock clean
 
 run: $(READY)  ## a live demo; Ctrl-C ends it, running it again continues the story
-	$(BIN)/duly demo
+	$(BIN)/duly demo --trace demo.jsonl
 
 test: $(READY)  ## all the tests
 	$(BIN)/python -m pytest -n auto -m "not slow"
@@ -23,6 +24,19 @@ check: $(READY)  ## lint, types, import contracts
 
 bench: $(READY)  ## speed and memory beside our peers, in one run
 	$(BIN)/python benchmarks/run.py
+
+simulate: $(READY)  ## random lives with every fault, for a minute; make simulate BUDGET=10m for longer
+	$(BIN)/python -m duly.testing.simulation --budget $(BUDGET)
+
+mutants: $(READY)  ## break the scheduler in many small ways; each must be found
+	$(BIN)/python mutants/run.py
+
+peers: $(READY)  ## what other cron libraries do where it matters; writes docs/peers.md
+	$(BIN)/python peers/run.py
+
+guarantees: $(READY)  ## simulate, hunt mutants, and write down the numbers in docs/guarantees.md
+	$(BIN)/python mutants/run.py --write
+	$(BIN)/python proof/guarantees.py --budget $(BUDGET)
 
 lock:  ## renew requirements.lock from pyproject.toml
 	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock

@@ -6,6 +6,10 @@ from typing import Any
 import duly
 import duly.errors
 import duly.testing
+import duly.testing.simulation
+import duly.verify
+import duly.verify.foreign
+import duly.verify.reasons
 from duly import errors
 
 CAUSE = ValueError("because")
@@ -86,6 +90,17 @@ def test_public_surface() -> None:
     )
     assert all(hasattr(duly, name) for name in duly.__all__)
     assert duly.testing.__all__ == ["FaultyStore", "VirtualClock", "crash"]
+    assert duly.testing.simulation.__all__ == [
+        *("NO_FAULTS", "Cut", "DiskFault", "Faults", "Life", "Numbers", "Plan", "Point", "UnsoundLifeError"),
+        *("all_orders", "crash_points", "drawn", "every_crash_point", "lived", "numbers_of"),
+        *("shrunk", "simulate", "story", "tiny_world"),
+    ]
+    assert duly.verify.__all__ == [
+        *("PROPERTIES", "Fault", "Header", "Monitor", "Outcome", "Recorder"),
+        *("Tally", "TraceError", "Verdict", "Violation", "judged"),
+    ]
+    assert duly.verify.foreign.__all__ == ["APSchedulerRecorder", "CsvError", "lines_from_csv"]
+    assert duly.verify.reasons.__all__ == ["Answer", "Kind", "UnknownTaskError", "why", "why_latest"]
     assert duly.cron.__all__ == ["CronExpression"]
     assert duly.store.__all__ == ["Contents", "MemoryStore", "SQLiteStore", "Store", "store_for"]
     defined = {

@@ -1,0 +1,1 @@
+"""Keeps the numbers of the proof: how much was simulated, what was found, what is left open."""
