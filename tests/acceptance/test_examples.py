@@ -56,7 +56,7 @@ def test_example_tests_pass(tmp_path: Path) -> None:
     ]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=120)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "2 passed" in result.stdout
+    assert "3 passed" in result.stdout
 
 
 README = (ROOT / "README.md").read_text()
