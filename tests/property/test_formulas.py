@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from duly.verify.formal.formulas import evaluated
 from duly.verify.judge import judged
@@ -96,12 +94,12 @@ def agree(seed: int, kind: str) -> None:
         pytest.fail(f"random_trace({seed}, {kind!r})\n{difference(lines)}")
 
 
+@pytest.mark.parametrize("first", range(0, 400, 100))
 @pytest.mark.parametrize("kind", KINDS)
-@given(seed=st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None)
-def test_monitor_and_formulas_agree(kind: str, seed: int) -> None:
+def test_monitor_and_formulas_agree(kind: str, first: int) -> None:
     """The monitor and the formulas object to the same events and deadlines, and leave the same open."""
-    agree(seed, kind)
+    for seed in range(first, first + 100):
+        agree(seed, kind)
 
 
 @pytest.mark.slow

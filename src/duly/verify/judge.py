@@ -380,7 +380,7 @@ class Judge:
             return
         begun_at, begun = task.runs.pop(next(iter(task.runs)) if event.run is None else event.run)
         self._theorems.end(task, item, begun_at, begun)
-        task.ended = item
+        task.ended, task.ended_at = item, self._at
         if not event.ok:
             task.worlds = one_of_each(failed(world, item.at_us, begun_at) for world in task.worlds)
         self._unknowns.note_end(task, item.at_us)

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from datetime import timedelta, tzinfo
 from itertools import count
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -287,7 +287,8 @@ class Recorded:
         self.ledger = ledger
         self._call_numbers = count(1)
         self._run_numbers = count(1)
-        self._put_off: list[tuple[int, dict[str, bool]]] = []
+        self._inits: set[int] = set()
+        self._put_off: list[_PutOff] = []
         """Stops that returned while something ran: from inside a run, or given up. They end with the runs."""
 
     @property
@@ -317,6 +318,7 @@ class Recorded:
         ledger, number = self.ledger, next(self._call_numbers)
         ledger.open()
         ledger.calls.add(number)
+        self._inits.add(number)
         ledger.write(InitStart, call=number, regs=regs)
         ledger.watch()
         outcome: dict[str, bool] = {"ok": False}
@@ -332,9 +334,13 @@ class Recorded:
             raise
         finally:
             ledger.calls.discard(number)
+            self._inits.discard(number)
             if not outcome.get("void"):
                 ledger.regs = regs if outcome["ok"] else None
+            if outcome["ok"]:
+                self._void_given_up()
             ledger.write(InitEnd, call=number, **outcome)
+            self._write_put_off()
 
     async def _stop(self, call: Awaitable[None]) -> None:
         number = next(self._call_numbers)
@@ -343,10 +349,12 @@ class Recorded:
         self.ledger.write(StopStart, call=number)
         regs, self.ledger.regs = self.ledger.regs, None
         outcome: dict[str, bool] = {"ok": False}
+        inits, is_given_up = frozenset(self._inits), False
         try:
             await call
             outcome = {}
         except asyncio.CancelledError as error:
+            is_given_up = True
             is_void = STOPS_ALL_THE_SAME not in getattr(error, "__notes__", ())
             outcome = {"void": True} if is_void else {}
             self.ledger.regs = regs if is_void else None
@@ -356,9 +364,8 @@ class Recorded:
             raise
         finally:
             self.ledger.calls.discard(number)
-            self._put_off.append((number, outcome))
-            if not self.ledger.running or outcome.get("void"):
-                self._write_put_off()
+            self._put_off.append(_PutOff(number, outcome, inits, is_given_up=is_given_up))
+            self._write_put_off()
 
     def _recorded_item(self, item: Any) -> Any:
         """The registration with a recorder around its callback, if there is one that a scheduler takes."""
@@ -382,19 +389,36 @@ class Recorded:
             finally:
                 del ledger.running[run]
                 ledger.write(RunEnd, id=name, run=run, ok=ok)
-                if not ledger.running:
-                    self._write_put_off()
+                self._write_put_off()
             return result
 
         return functools.update_wrapper(recorded, callback)
 
+    def _void_given_up(self) -> None:
+        """A list takes effect in place of the stops that were given up."""
+        for stop in [stop for stop in self._put_off if stop.is_given_up]:
+            self._put_off.remove(stop)
+            self.ledger.write(StopEnd, call=stop.number, void=True)
+
     def _write_put_off(self) -> None:
         """Write the ends of the stops that are over."""
         put_off, self._put_off = self._put_off, []
-        for number, outcome in put_off:
-            self.ledger.write(StopEnd, call=number, **outcome)
-        if put_off and self.ledger.regs is None and not self.ledger.calls:
+        for stop in put_off:
+            if "void" in stop.outcome or not (self.ledger.running or stop.inits & self._inits):
+                self.ledger.write(StopEnd, call=stop.number, **stop.outcome)
+            else:
+                self._put_off.append(stop)
+        if put_off and self.ledger.regs is None and not self.ledger.calls and not self._put_off:
             self.ledger.unwatch()
+
+
+class _PutOff(NamedTuple):
+    """A stop that returned, or was given up, and is over when nothing runs and *inits* have returned."""
+
+    number: int
+    outcome: dict[str, bool]
+    inits: frozenset[int]
+    is_given_up: bool
 
 
 class _Call(Coroutine[Any, Any, None]):

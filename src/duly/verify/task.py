@@ -7,7 +7,7 @@ from duly.verify.worlds import UNREGISTERED, Worlds
 class Task:
     """What is known of one task id."""
 
-    __slots__ = ("ended", "id", "idle_us", "runs", "started", "started_at", "version", "worlds")
+    __slots__ = ("ended", "ended_at", "id", "idle_us", "runs", "started", "started_at", "version", "worlds")
 
     def __init__(self, task_id: str) -> None:
         self.id = task_id
@@ -21,3 +21,4 @@ class Task:
         self.started_at = 0
         self.started: Position | None = None
         self.ended: Position | None = None
+        self.ended_at = 0

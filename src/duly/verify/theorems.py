@@ -80,6 +80,7 @@ class Theorems:
         self._is_up = True
         self._before_stop: tuple[int | None, bool] = (None, True)
         self._stop_end_at = 0
+        self._stepped_us = LONG_AGO_US
         self._identical_at = 0
         self._dead: dict[tuple[str, int], Position] = {}
         self._owed: dict[str, int] = {}
@@ -113,6 +114,8 @@ class Theorems:
     def step(self, before_us: int, after_us: int) -> None:
         """The clock was stepped."""
         self._owed = dict.fromkeys(self._owed, after_us)
+        if after_us < before_us:
+            self._stepped_us = after_us
         is_noticed = self._judge.is_active and before_us - after_us <= TOLERATED_US
         is_repeating = after_us < before_us and not is_noticed
         for task_id, past in self._pasts.items():
@@ -169,7 +172,8 @@ class Theorems:
         now_us = self._judge.now_us
         for past in self._pasts.values():
             past.excused = True
-            past.had_us = 0
+            if now_us - self._stepped_us < self._window_us:
+                past.had_us = 0  # perhaps nobody has noticed that step
             if past.success is not None and now_us - past.success.ended_us < self._window_us:
                 past.success = None  # its end may never have been written
 

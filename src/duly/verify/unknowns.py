@@ -10,12 +10,14 @@ from typing import NamedTuple
 
 from duly.verify.calls import Init
 from duly.verify.task import Task
+from duly.verify.trace import Position, RunEnd
 from duly.verify.worlds import (
     Config,
     World,
     Worlds,
     allowed_us,
     cut_off,
+    failed,
     listed,
     one_of_each,
     removed,
@@ -92,7 +94,11 @@ class Unknowns:
         for task_id, worlds in step.worlds.items():
             task = tasks.get(task_id)
             if task is not None and task.started_at < step.at and _configs(task.worlds) == _configs(worlds):
-                others = (w for world in worlds for w in unnoticed(world, step.before_us, step.after_us))
+                others = one_of_each(
+                    w for world in worlds for w in unnoticed(world, step.before_us, step.after_us)
+                )
+                if task.ended is not None and task.ended_at > step.at:
+                    others = _after_end(task, task.ended, others)
                 task.worlds = one_of_each((*task.worlds, *others))
 
     def leave_starts_open(self, tasks: Collection[Task], crash_us: int) -> None:
@@ -109,6 +115,13 @@ class Unknowns:
             if is_recent and task.started_at == started_at and task.id not in running:
                 task.worlds = one_of_each((*task.worlds, *(cut_off(world) for world in task.worlds)))
         self._ends.clear()
+
+
+def _after_end(task: Task, ended: Position, worlds: Worlds) -> Worlds:
+    assert isinstance(ended.event, RunEnd)
+    if ended.event.ok:
+        return worlds
+    return one_of_each(failed(world, ended.at_us, task.started_at) for world in worlds)
 
 
 def listed_at_call(  # noqa: PLR0917 (what a list is to a task)
