@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from contextlib import suppress
 from datetime import timedelta
 
 from duly import Scheduler
@@ -26,4 +27,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with suppress(KeyboardInterrupt):
+        asyncio.run(main())

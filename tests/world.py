@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -26,6 +25,17 @@ def at(text: str, zone: tzinfo = UTC) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=zone)
 
 
+class Bare:
+    """A scheduler as it was before its methods were replaced."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.initialize, self.stop = scheduler.initialize, scheduler.stop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+
 class Record:
     """The trace of a world's schedulers, one process after the other."""
 
@@ -36,9 +46,7 @@ class Record:
 
     def of(self, scheduler: Scheduler) -> Scheduler:
         """The same scheduler, recorded."""
-        bare = SimpleNamespace(
-            initialize=scheduler.initialize, stop=scheduler.stop, _clock=self._clock, _zone=scheduler._zone
-        )
+        bare = Bare(scheduler)
         window = timedelta(milliseconds=1)  # virtual: an end and a crash at the same instant
         proc = f"p{id(scheduler)}"
         recorder = Recorder(

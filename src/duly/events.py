@@ -103,6 +103,11 @@ def _safe(value: Any) -> Any:
     return one_line(value) if isinstance(value, str) else value
 
 
+TOOK_EFFECT = "the list has taken effect all the same"
+FAILED = "the list has not taken effect"
+STOPS_ALL_THE_SAME = "the scheduler is stopping all the same"
+"""What is noted on the cancellation of a call that had begun: giving it up does not undo it."""
+
 _LINE_LIMIT = 200
 
 

@@ -27,16 +27,11 @@ from duly.engine.poller import Poller
 from duly.engine.telling import tell_outcome
 from duly.engine.turns import Turns
 from duly.errors import ScheduleTaskError, StopSchedulerError, StoreInUseError, TaskTryDeserializeError
-from duly.events import Announcer, Listener, described
+from duly.events import FAILED, STOPS_ALL_THE_SAME, TOOK_EFFECT, Announcer, Listener, described
 from duly.instant import duration_us
 from duly.marks import mark
 from duly.store import Store, store_for
 from duly.threads import outlasting_cancellation
-
-TOOK_EFFECT = "the list has taken effect all the same"
-FAILED = "the list has not taken effect"
-STOPS_ALL_THE_SAME = "the scheduler is stopping all the same"
-"""What is noted on the cancellation of a call that had begun: giving it up does not undo it."""
 
 
 class SchedulerState(StrEnum):

@@ -159,7 +159,7 @@ def test_no_trace_at_all(trace: Path, content: bytes, says: str, as_json: tuple[
         (lines(GOOD[:4]) + b'{"t":1,"ev":"RunSta\n' + lines(GOOD[4:]), "line 6: not a JSON object"),
         (
             lines([*GOOD[:4], {"t": "late", "ev": "Tick"}, *GOOD[4:]]),
-            "line 6: a Tick event that cannot be read",
+            "line 6: this Tick cannot be read",
         ),
         (lines([*GOOD[:6], *GOOD[2:4], *GOOD[6:]]), "time goes back"),
         (lines([GOOD[0], GOOD[1], GOOD[3], GOOD[2], *GOOD[4:]]), "line 4: "),
@@ -198,11 +198,46 @@ def test_a_chain(tmp_path: Path) -> None:
     """Rotated files are read as one, with lines counted in each; the wrong order is a fault."""
     first, second = tmp_path / "trace.1", tmp_path / "trace"
     first.write_bytes(lines(GOOD[:6]))
-    second.write_bytes(lines([*opened(MINUTE + 500, 7), *GOOD[6:]]))
+    rest = [*opened(MINUTE + 500, 0), *GOOD[6:]]
+    second.write_bytes(lines(rest, {**HEADER, "follows": True}))
     assert verify(first, second).returncode == 0
     swapped = verify(second, first)
     assert swapped.returncode == 2
     assert re.search(rf"{re.escape(str(first))} line \d+: ", swapped.stdout)
+
+
+def test_a_recording_that_begins_anew_is_no_part(tmp_path: Path) -> None:
+    """A file that does not follow the one before it, for a gap or another zone, is a fault with its line."""
+    first, second = tmp_path / "trace.1", tmp_path / "trace"
+    first.write_bytes(lines(GOOD[:6]))
+    for header in ({**HEADER, "store": "unknown"}, {**HEADER, "tz": "Asia/Tokyo", "follows": True}):
+        second.write_bytes(lines([*opened(MINUTE + 500, 0), *GOOD[6:]], header))
+        done = verify(first, second)
+        assert done.returncode == 2
+        assert f"{second} line 1: a recording begins here" in done.stdout
+
+
+def test_nothing_to_go_by_is_inconclusive(trace: Path) -> None:
+    """A header alone proves nothing; a torn last line is mentioned with its number."""
+    trace.write_bytes(lines([]))
+    assert "no event in the trace" in verify(trace).stdout
+    trace.write_bytes(lines(GOOD) + b'{"t":12')
+    done = verify(trace)
+    assert (done.returncode, "is torn" in done.stdout) == (0, True)
+
+
+def test_report_that_cannot_be_written_is_no_violation(trace: Path) -> None:
+    """Where the report cannot be written the exit code does not say that a property was violated."""
+    trace.write_bytes(lines(GOOD))
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "duly", "verify", str(trace)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])

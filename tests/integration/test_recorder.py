@@ -11,12 +11,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-import duly.scheduler
-from duly import Event, InvalidRegistrationError, Scheduler, in_thread
+from duly import Event, InvalidRegistrationError, Scheduler, StoreError, in_thread
 from duly.store import MemoryStore, Store
-from duly.testing import VirtualClock, crash
+from duly.testing import FaultyStore, VirtualClock, crash
 from duly.verify import Monitor, Recorder, Verdict, judged
-from duly.verify import recorder as recording
 from duly.verify.trace import Trace
 
 NOON = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
@@ -124,6 +122,68 @@ async def test_stop_inside_a_callback_ends_with_its_run(tmp_path: Path) -> None:
     assert verdict(path) is Verdict.HOLDS
 
 
+async def test_stop_that_does_not_wait_is_found_out(tmp_path: Path) -> None:
+    """A stop that returns while a callback runs is written when it returns, and that is S3."""
+    path, clock = tmp_path / "trace.jsonl", VirtualClock(NOON)
+
+    class Hasty:
+        """A scheduler whose stop waits for nothing."""
+
+        async def initialize(self, registrations: Sequence[Sequence[Any]]) -> None:
+            asyncio.get_running_loop().call_soon(self.begin, registrations[0][2])
+
+        def begin(self, callback: Any) -> None:
+            self.run = asyncio.ensure_future(callback())
+
+        async def stop(self) -> None:
+            return
+
+    async def lasting() -> None:
+        await clock.sleep_until(clock.now() + MINUTE)
+
+    scheduler = Recorder(path, clock=clock, timezone=UTC, store="fresh").wrap(Hasty())
+    await scheduler.initialize([task("a", lasting)])
+    await clock.advance(timedelta(0))
+    await scheduler.stop()
+    await clock.advance(MINUTE)
+    with path.open("rb") as file:
+        assert [violation.property for violation in judged(file).violations] == ["S3", "T5"]
+
+
+async def test_failed_stop_inside_a_callback_says_so(tmp_path: Path) -> None:
+    """A stop from inside a run whose last write fails is recorded as failed; the restart is then right."""
+    path, clock, inner = tmp_path / "trace.jsonl", VirtualClock(NOON), MemoryStore()
+    store = FaultyStore(inner)
+
+    async def stopper() -> None:
+        store.fail(StoreError(store="x", reason="is broken"))
+        await scheduler.stop()
+
+    scheduler, _ = recorded(path, store, clock, persist_window=MINUTE)
+    await scheduler.initialize([task("a", stopper, "0 12 * * *")])
+    await clock.advance(timedelta(seconds=10))
+    assert b'"StopEnd","call":2,"ok":false' in path.read_bytes()
+    store.heal()
+    scheduler, _ = recorded(path, store, clock, persist_window=MINUTE)
+    await scheduler.initialize([task("a", cron="0 12 * * *")])
+    await clock.advance(timedelta(seconds=10))
+    await scheduler.stop()
+    assert verdict(path) is Verdict.HOLDS
+
+
+async def test_trace_that_can_be_written_later_begins_anew(tmp_path: Path) -> None:
+    """A folder that comes late gets a trace that says what it does not know, and holds."""
+    path, clock = tmp_path / "late" / "trace.jsonl", VirtualClock(NOON)
+    scheduler, _ = recorded(path, MemoryStore(), clock)
+    await scheduler.initialize([task("a")])
+    await clock.advance(MINUTE)
+    path.parent.mkdir()
+    await clock.advance(3 * MINUTE)
+    await scheduler.stop()
+    assert kinds(path).count("RunStart") == 3
+    assert verdict(path) is Verdict.HOLDS
+
+
 async def test_stop_given_up_in_its_turn_ends_with_the_runs(tmp_path: Path) -> None:
     """A stop that its caller gives up goes on, and is over when nothing runs any more."""
     path, clock = tmp_path / "trace.jsonl", VirtualClock(NOON)
@@ -185,12 +245,6 @@ class _SlowStore(MemoryStore):
         """Open, a second later."""
         await self._clock.sleep_until(self._clock.now() + timedelta(seconds=1))
         return await super().open(new_id)
-
-
-def test_both_sides_mean_the_same_notes() -> None:
-    """What the scheduler notes on a cancellation is what the recorder looks for; they share no code."""
-    names = ("TOOK_EFFECT", "FAILED", "STOPS_ALL_THE_SAME")
-    assert [getattr(recording, name) for name in names] == [getattr(duly.scheduler, name) for name in names]
 
 
 async def test_bad_list_leaves_no_trace(tmp_path: Path) -> None:
@@ -356,3 +410,18 @@ def test_recorder_has_one_scheduler() -> None:
     recorder.wrap(Scheduler(":memory:", timezone=UTC))
     with pytest.raises(RuntimeError, match="one only"):
         recorder.wrap(Scheduler(":memory:", timezone=UTC))
+
+
+def test_closing_after_the_loop_has_ended(tmp_path: Path) -> None:
+    """A recorder can be closed where no event loop runs any more, and writes its end."""
+    path, clock = tmp_path / "trace.jsonl", VirtualClock(NOON)
+    scheduler, recorder = recorded(path, MemoryStore(), clock)
+
+    async def life() -> None:
+        await scheduler.initialize([task("a")])
+        await clock.advance(MINUTE)
+        await scheduler.stop()
+
+    asyncio.run(life())
+    recorder.close()
+    assert kinds(path)[-1] == "End"

@@ -42,8 +42,9 @@ def test_later_processes_append(tmp_path: Path) -> None:
 def test_what_was_written_survives_a_kill(tmp_path: Path) -> None:
     """Every line is with the operating system before the next event happens: nothing waits in a buffer."""
     path = tmp_path / "trace.jsonl"
-    written(path, 1)
+    writer = written(path, 1)
     assert ticks(path) == [1]
+    writer.close()
 
 
 def test_torn_line_is_cut_off(tmp_path: Path) -> None:
@@ -74,6 +75,34 @@ def test_file_of_another_making_is_put_aside(tmp_path: Path, found: bytes) -> No
     written(path, 1).close()
     assert ticks(path) == [1]
     assert (tmp_path / "trace.jsonl.1").read_bytes() == found
+    with path.open("rb") as file:
+        assert Trace(file).header.store == "unknown"  # though we were told that it is fresh
+
+
+def test_long_torn_line_is_cut_off(tmp_path: Path) -> None:
+    """A long line that a crash tore is removed whole, and the time of the line before it is known."""
+    path = tmp_path / "trace.jsonl"
+    writer = TraceWriter(path, HEADER)
+    regs = [(f"task {number}", "* * * * *", 0.0) for number in range(10_000)]
+    writer.write(InitStart(t=5, call=1, regs=regs))
+    writer.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[-200_000:-1])
+    later = TraceWriter(path, HEADER)
+    later.open()
+    later.close()
+    assert (later.last_us, path.read_bytes()) == (5_000, whole)
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    """A second recorder on the same file is refused while the first has it, and harms nothing of it."""
+    path = tmp_path / "trace.jsonl"
+    first, second = written(path, 1), TraceWriter(path, HEADER)
+    with pytest.raises(OSError, match="another recorder"):
+        second.write(Tick(t=2))
+    first.write(Tick(t=3))
+    first.close()
+    assert ticks(path) == [1, 3]
 
 
 def test_large_files_are_put_aside(tmp_path: Path) -> None:

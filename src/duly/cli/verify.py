@@ -153,7 +153,13 @@ def verify(
         if html is not None:
             lines = reading.source.lines()
             Path(html).write_text(page(report, pictures(report, lines)), encoding="utf-8")
-    _print(report, as_json=as_json)
+    try:
+        _print(report, as_json=as_json)
+    except OSError as error:
+        # Not 1, which would say "violated". A reader that has gone away (`| head`) is nobody to tell.
+        if not isinstance(error, BrokenPipeError):
+            click.echo(f"error: the report cannot be written: {error.strerror}", err=True)
+        ctx.exit(2)
     ctx.exit(report.exit_code)
 
 

@@ -39,6 +39,7 @@ from duly.verify.trace import (
 from duly.verify.unknowns import Unknowns, listed_at_call
 from duly.verify.wording import Wording
 from duly.verify.worlds import (
+    LONG_AGO_US,
     Config,
     Worlds,
     allowed_us,
@@ -75,7 +76,7 @@ class Judge:
         self._running: dict[str, Task] = {}
         self._is_initialized = False
         """Since the latest list took effect nothing has ended that, except for a stop not yet over."""
-        self._reopened_us = 0
+        self._reopened_us = LONG_AGO_US
         """When all deadlines last opened anew: a list, a step of the clock."""
         self._bound_us = self._delta_us
         self._deadlines: list[tuple[int, int, int, Task, int]] = []
@@ -87,6 +88,8 @@ class Judge:
         self._now_us: int | None = None
         self._proc: str | None = None
         self._former_procs: set[str] = set()
+        self._inferred_line = 0
+        """Where the latest crash was inferred; if that was wrong, so is what was objected to since."""
         self._handlers: dict[type[Any], Callable[[Position], None]] = {
             InitStart: self._on_init_start,
             InitEnd: self._on_init_end,
@@ -102,7 +105,9 @@ class Judge:
         self._theorems = Theorems(self, micros(header.persist_window_ms))
         self._last: Position | None = None
         for task_id, run in header.running:
-            self._begin_run(self._task(task_id), run, Position(1, 0, RunStart(t=0, id=task_id, run=run)))
+            self._begin_run(
+                self._task(task_id), run, Position(1, LONG_AGO_US, RunStart(t=0, id=task_id, run=run))
+            )
 
     @property
     def is_active(self) -> bool:
@@ -428,11 +433,13 @@ class Judge:
             return
         if proc in self._former_procs:
             reason = f"process {proc} speaks again after {self._proc}: two schedulers in one trace?"
+            self.objections.take_back(since_line=self._inferred_line)
             self.objections.fault(Fault(item.line, reason))
         elif self._last is not None and self._proc is not None and self._is_something_up():
             self._at += 1
             now_us = self._now_us if self._now_us is not None else self._last.at_us
             self._on_crash(Position(self._last.line, now_us, Crash(t=now_us / 1000)))
+            self._inferred_line = item.line
         if self._proc is not None:
             self._former_procs.add(self._proc)
         self._proc = proc
@@ -447,7 +454,7 @@ class Judge:
 
     def _on_crash(self, item: Position) -> None:
         self.outcome.crashes += 1
-        if self.is_active:
+        if self._is_initialized:  # also while a stop waits for a write
             self._unknowns.leave_starts_open(self.tasks.values(), item.at_us)
         inits = [init for init in self._calls.inits if init.configs is not None]
         if inits:
@@ -485,4 +492,5 @@ def judged(lines: Iterable[bytes]) -> Outcome:
     take = judge.take
     for item in trace:
         take(item)
+    judge.outcome.torn_line = trace.torn_line
     return judge.finish()

@@ -40,6 +40,14 @@ class Objections:
         if self._on_violation is not None:
             self._on_violation(violation)
 
+    def take_back(self, *, since_line: int) -> None:
+        """Hold against nobody what was objected to from a line on."""
+        kept = [violation for violation in self.outcome.violations if violation.line < since_line]
+        for violation in self.outcome.violations[len(kept) :]:
+            self.outcome.tallies[violation.property].violated -= 1
+            self.outcome.tallies[violation.property].doubtful += 1
+        self.outcome.violations[:] = kept
+
     def fault(self, fault: Fault) -> None:
         """Note that the trace itself is not as it should be."""
         self.outcome.fault_count += 1

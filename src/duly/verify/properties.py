@@ -82,6 +82,8 @@ class Outcome:
     events: int = 0
     starts: int = 0
     crashes: int = 0
+    torn_line: int | None = None
+    """The last line, if a crash has torn it; it was left out."""
     first_us: int | None = None
     last_us: int | None = None
 
@@ -90,7 +92,7 @@ class Outcome:
         tally = self.tallies[name]
         if tally.violated:
             return Verdict.VIOLATED
-        if self.fault_count or tally.open:
+        if self.fault_count or tally.open or not self.events:
             return Verdict.INCONCLUSIVE
         return Verdict.HOLDS
 

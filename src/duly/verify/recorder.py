@@ -11,21 +11,18 @@ import inspect
 import os
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from contextvars import ContextVar
 from datetime import timedelta, tzinfo
 from itertools import count
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from msgspec.structs import replace
-
-from duly.clock import Clock, Step, Watchable, watchable
-from duly.events import described, tell_operator
-from duly.instant import Instant, duration_us, instant_of, milliseconds
+from duly.clock import Clock, watchable
+from duly.events import FAILED, STOPS_ALL_THE_SAME, TOOK_EFFECT
+from duly.instant import duration_us, milliseconds
+from duly.verify.ledger import Ledger, TraceListener
 from duly.verify.monitor import Monitor
 from duly.verify.origin import header_for, zone_of_host
 from duly.verify.trace import (
-    ClockStep,
-    End,
-    Event,
     Header,
     InitEnd,
     InitStart,
@@ -33,17 +30,10 @@ from duly.verify.trace import (
     RunStart,
     StopEnd,
     StopStart,
-    Tick,
 )
-from duly.verify.writer import Carried, TraceWriter
+from duly.verify.writer import TraceWriter
 
-TraceListener = Callable[[Event], object]
 _MICROSECOND = timedelta(microseconds=1)
-
-TOOK_EFFECT = "the list has taken effect all the same"
-FAILED = "the list has not taken effect"
-STOPS_ALL_THE_SAME = "the scheduler is stopping all the same"
-"""What our scheduler notes on the cancellation of a call that had begun."""
 
 
 class Schedules(Protocol):
@@ -138,147 +128,6 @@ class Recorder:
         return self.recorded.ledger.header
 
 
-class Ledger:
-    """Dates the events of one process and hands them on: to the file, the monitor, the listeners."""
-
-    def __init__(
-        self,
-        proc: str,
-        clock: Watchable,
-        header: Header,
-        *,
-        monitor: Monitor | None,
-        listeners: tuple[TraceListener, ...],
-        tick_s: float | None,
-    ) -> None:
-        self._proc = proc
-        self._clock = clock
-        self.header = header
-        self._tick_s = tick_s
-        self.writer: TraceWriter | None = None
-        self._monitor = monitor
-        self._hearers: tuple[TraceListener, ...] = (*((monitor,) if monitor is not None else ()), *listeners)
-        self._is_open = False
-        self.last_us: Instant | None = None
-        """The time of the latest event, of this process or an earlier one."""
-        self._is_silent = False
-        self._is_complained_of = False
-        self._unwatch: Callable[[], None] | None = None
-        self._ticking: asyncio.TimerHandle | None = None
-        self.regs: list[tuple[str, str, float]] | None = None
-        """The list in effect while the scheduler is active."""
-        self.running: dict[int, str] = {}
-        self.calls: set[int] = set()
-
-    def write(self, kind: type[Any], **facts: Any) -> None:
-        """Record that something happened just now."""
-        if not self._is_silent:
-            now_us = instant_of(self._clock.now())
-            self._check_order(now_us)
-            self._hand_on(kind, now_us, facts)
-
-    def watch(self) -> None:
-        """Begin to notice steps of the clock, and to tick."""
-        if self._unwatch is None:
-            self._unwatch = self._clock.watch(self._on_step)
-            self._tick_later()
-
-    def unwatch(self) -> None:
-        """Notice no more."""
-        if self._unwatch is not None:
-            self._unwatch()
-            self._unwatch = None
-        if self._ticking is not None:
-            self._ticking.cancel()
-            self._ticking = None
-
-    def silence(self) -> None:
-        """Record nothing any more, as a dead process would."""
-        self.unwatch()
-        self._is_silent = True
-
-    def close(self) -> None:
-        """Mark the end of the recording, and close the file."""
-        self.write(End)
-        self.silence()
-        if self.writer is not None:
-            self.writer.close()
-
-    def carried(self) -> Carried | None:
-        """What a new file has to begin with; None while a call is outstanding, or nothing is active."""
-        if self.regs is None or self.calls or self.last_us is None:
-            return None
-        t = milliseconds(self.last_us)
-        events = (
-            InitStart(t=t, proc=self._proc, call=0, regs=self.regs),
-            InitEnd(t=t, proc=self._proc, call=0, ok=True),
-        )
-        return Carried(events, [(task, run) for run, task in self.running.items()])
-
-    def _on_step(self, step: Step) -> None:
-        if not self._is_silent:
-            before_us = max(step.before_us, self.last_us or step.before_us)
-            self._hand_on(ClockStep, step.after_us, {"origin": milliseconds(before_us)})
-
-    def _check_order(self, now_us: Instant) -> None:
-        """Write down a step back that nobody told of, be it of a millisecond or during the night."""
-        if self.last_us is not None and now_us < self.last_us:
-            self._hand_on(ClockStep, now_us, {"origin": milliseconds(self.last_us)})
-
-    def _hand_on(self, kind: type[Any], at_us: Instant, facts: dict[str, Any]) -> None:
-        steady_ms = round(asyncio.get_running_loop().time() * 1000, 3)
-        event = kind(t=milliseconds(at_us), proc=self._proc, m=steady_ms, **facts)
-        self.last_us = at_us
-        if self.writer is not None:
-            self._file(event)
-        for hear in self._hearers:
-            try:
-                hear(event)
-            except Exception as error:
-                tell_operator(f"duly: trace listener {hear!r} failed: {described(error)}")
-
-    def _file(self, event: Event) -> None:
-        assert self.writer is not None
-        try:
-            self.writer.write(event)
-        except OSError as error:
-            if not self._is_complained_of:
-                tell_operator(
-                    f"duly: the trace cannot be written and has a gap from here: {described(error)}"
-                )
-            self._is_complained_of = True
-        else:
-            self._is_complained_of = False
-
-    def open(self) -> None:
-        """Open the file before the first event, and go on from its last time."""
-        if self._is_open:
-            return
-        self._is_open = True
-        if self.writer is not None:
-            self._open_file(self.writer)
-        if self._monitor is not None:
-            # What earlier processes left in the file is not known to a monitor that begins now.
-            is_first = self.last_us is None
-            self._monitor.begin(self.header if is_first else replace(self.header, store="unknown"))
-
-    def _open_file(self, writer: TraceWriter) -> None:
-        try:
-            writer.open()
-        except OSError as error:
-            tell_operator(f"duly: the trace cannot be opened: {described(error)}")
-            self._is_complained_of = True
-        self.last_us = writer.last_us
-
-    def _tick_later(self) -> None:
-        if self._tick_s is not None:
-            self._ticking = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
-
-    def _tick(self) -> None:
-        self.write(Tick)
-        self._tick_later()
-
-
 class Recorded:
     """A scheduler with a recorder around it: the same two methods, the same state."""
 
@@ -289,7 +138,8 @@ class Recorded:
         self._run_numbers = count(1)
         self._inits: set[int] = set()
         self._put_off: list[_PutOff] = []
-        """Stops that returned while something ran: from inside a run, or given up. They end with the runs."""
+        """Stops that go on although their caller has gone on, too."""
+        self._inside: ContextVar[int | None] = ContextVar("duly_recorded_run", default=None)
 
     @property
     def state(self) -> Any:
@@ -317,9 +167,9 @@ class Recorded:
     async def _initialize(self, call: Awaitable[None], regs: list[tuple[str, str, float]]) -> None:
         ledger, number = self.ledger, next(self._call_numbers)
         ledger.open()
+        ledger.write(InitStart, call=number, regs=regs)
         ledger.calls.add(number)
         self._inits.add(number)
-        ledger.write(InitStart, call=number, regs=regs)
         ledger.watch()
         outcome: dict[str, bool] = {"ok": False}
         try:
@@ -333,39 +183,58 @@ class Recorded:
             ledger.silence()
             raise
         finally:
+            if outcome["ok"]:
+                self._void_given_up()
+            ledger.write(InitEnd, call=number, **outcome)
             ledger.calls.discard(number)
             self._inits.discard(number)
             if not outcome.get("void"):
                 ledger.regs = regs if outcome["ok"] else None
-            if outcome["ok"]:
-                self._void_given_up()
-            ledger.write(InitEnd, call=number, **outcome)
             self._write_put_off()
 
     async def _stop(self, call: Awaitable[None]) -> None:
-        number = next(self._call_numbers)
-        self.ledger.open()
-        self.ledger.calls.add(number)
-        self.ledger.write(StopStart, call=number)
-        regs, self.ledger.regs = self.ledger.regs, None
-        outcome: dict[str, bool] = {"ok": False}
-        inits, is_given_up = frozenset(self._inits), False
+        ledger, number = self.ledger, next(self._call_numbers)
+        ledger.open()
+        ledger.write(StopStart, call=number)
+        ledger.calls.add(number)
+        regs, ledger.regs = ledger.regs, None
+        inits, outcome = frozenset(self._inits), {"ok": False}
         try:
             await call
             outcome = {}
         except asyncio.CancelledError as error:
-            is_given_up = True
-            is_void = STOPS_ALL_THE_SAME not in getattr(error, "__notes__", ())
-            outcome = {"void": True} if is_void else {}
-            self.ledger.regs = regs if is_void else None
+            if STOPS_ALL_THE_SAME in getattr(error, "__notes__", ()):
+                self._put_off.append(_PutOff(number, inits, is_given_up=True))
+                self._write_put_off()
+            else:
+                ledger.regs = regs
+                self._end_stop(number, {"void": True})
             raise
         except GeneratorExit:
-            self.ledger.silence()
+            ledger.silence()
             raise
-        finally:
-            self.ledger.calls.discard(number)
-            self._put_off.append(_PutOff(number, outcome, inits, is_given_up=is_given_up))
-            self._write_put_off()
+        except BaseException:
+            self._end_stop(number, outcome)
+            raise
+        if self._inside.get() in ledger.running:
+            self._put_off_inside(number, inits)
+        else:
+            self._end_stop(number, outcome)
+
+    def _end_stop(self, number: int, outcome: dict[str, bool], *, is_over: bool = True) -> None:
+        """A stop has ended; unless it *is_over*, its scheduler still watches the clock, and so must we."""
+        self.ledger.write(StopEnd, call=number, **outcome)
+        self.ledger.calls.discard(number)
+        if is_over and self.ledger.regs is None and not self.ledger.calls and not self.ledger.running:
+            self.ledger.rest()
+
+    def _put_off_inside(self, number: int, inits: frozenset[int]) -> None:
+        """A stop from inside a run goes on in the background, and is over when that says so."""
+        background = getattr(self._scheduler, "_stop_for_inside", None)
+        if isinstance(background, asyncio.Task):
+            background.add_done_callback(lambda task: self._end_stop(number, _outcome(task)))
+        else:
+            self._put_off.append(_PutOff(number, inits, is_given_up=False))
 
     def _recorded_item(self, item: Any) -> Any:
         """The registration with a recorder around its callback, if there is one that a scheduler takes."""
@@ -377,8 +246,9 @@ class Recorded:
     def _recorded_callback(self, name: str, callback: Callable[[], Awaitable[object]]) -> Any:
         async def recorded() -> object:
             ledger, run = self.ledger, next(self._run_numbers)
-            ledger.running[run] = name
+            self._inside.set(run)
             ledger.write(RunStart, id=name, run=run)
+            ledger.running[run] = name
             ok = False
             try:
                 result = await callback()
@@ -387,8 +257,8 @@ class Recorded:
                 ledger.silence()
                 raise
             finally:
-                del ledger.running[run]
                 ledger.write(RunEnd, id=name, run=run, ok=ok)
+                del ledger.running[run]
                 self._write_put_off()
             return result
 
@@ -398,27 +268,26 @@ class Recorded:
         """A list takes effect in place of the stops that were given up."""
         for stop in [stop for stop in self._put_off if stop.is_given_up]:
             self._put_off.remove(stop)
-            self.ledger.write(StopEnd, call=stop.number, void=True)
+            self._end_stop(stop.number, {"void": True})
 
     def _write_put_off(self) -> None:
-        """Write the ends of the stops that are over."""
-        put_off, self._put_off = self._put_off, []
-        for stop in put_off:
-            if "void" in stop.outcome or not (self.ledger.running or stop.inits & self._inits):
-                self.ledger.write(StopEnd, call=stop.number, **stop.outcome)
-            else:
-                self._put_off.append(stop)
-        if put_off and self.ledger.regs is None and not self.ledger.calls and not self._put_off:
-            self.ledger.unwatch()
+        """Write the ends of the stops that are over by now."""
+        if not self.ledger.running:
+            for stop in [stop for stop in self._put_off if not stop.inits & self._inits]:
+                self._put_off.remove(stop)
+                self._end_stop(stop.number, {}, is_over=not stop.is_given_up)
 
 
 class _PutOff(NamedTuple):
-    """A stop that returned, or was given up, and is over when nothing runs and *inits* have returned."""
+    """A stop that goes on although its caller does not wait; over when nothing runs and *inits* returned."""
 
     number: int
-    outcome: dict[str, bool]
     inits: frozenset[int]
     is_given_up: bool
+
+
+def _outcome(stopping: asyncio.Task[Any]) -> dict[str, bool]:
+    return {} if not stopping.cancelled() and stopping.exception() is None else {"ok": False}
 
 
 class _Call(Coroutine[Any, Any, None]):

@@ -1,7 +1,7 @@
 """What the checker knows of one task id: its possible worlds and its runs in flight."""
 
 from duly.verify.trace import Position
-from duly.verify.worlds import UNREGISTERED, Worlds
+from duly.verify.worlds import LONG_AGO_US, UNREGISTERED, Worlds
 
 
 class Task:
@@ -14,7 +14,7 @@ class Task:
         self.worlds: Worlds = (UNREGISTERED,)
         self.runs: dict[int, tuple[int, Position]] = {}
         """Runs in flight by number: the position and event of their start."""
-        self.idle_us = 0
+        self.idle_us = LONG_AGO_US
         """Since when nothing of it is running."""
         self.version = 0
         """Which of its deadlines counts: every start and end makes the older ones void."""

@@ -60,7 +60,7 @@ class _Past:
         self.excused = False
         """Whether since the latest start it was registered afresh, failed, or a crash came."""
         self.renewals = 0
-        self.had_us = 0
+        self.had_us = LONG_AGO_US
         """Up to when no minute counts, because the clock was set back a little from there."""
 
     @property
@@ -104,7 +104,7 @@ class Theorems:
                 past = self._pasts.setdefault(task_id, _Past())
                 past.excused = True
                 past.renewals += 1
-                past.had_us = 0  # it has not had the minutes that a step back repeats
+                past.had_us = LONG_AGO_US  # it has not had the minutes that a step back repeats
 
     def reopen(self, at_us: int) -> None:
         """Some list was answered: what is owed is owed from now on."""
@@ -122,7 +122,7 @@ class Theorems:
             again_us = NEVER_US
             if is_repeating:
                 again_us = _next_due_us(self._judge.tasks.get(task_id), after_us - 1)
-                past.had_us = 0
+                past.had_us = LONG_AGO_US
             elif after_us < before_us:
                 past.had_us = max(past.had_us, before_us)
             for start in past.starts:
@@ -173,7 +173,7 @@ class Theorems:
         for past in self._pasts.values():
             past.excused = True
             if now_us - self._stepped_us < self._window_us:
-                past.had_us = 0  # perhaps nobody has noticed that step
+                past.had_us = LONG_AGO_US  # perhaps nobody has noticed that step
             if past.success is not None and now_us - past.success.ended_us < self._window_us:
                 past.success = None  # its end may never have been written
 

@@ -13,6 +13,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 VERSION = 1
+CARRIED_CALL = 0
+"""The number of the call that tells, at the beginning of a rotated file, which list is in effect."""
 _DELTAS = ("delta_ms", "delta_per_task_ms", "delta_stop_ms", "persist_window_ms")
 
 
@@ -43,6 +45,8 @@ class Header(msgspec.Struct, omit_defaults=False, kw_only=True):
     """Which start of the host wrote it: after another one the end of the file may be lost."""
     running: list[tuple[str, int]] = []
     """Runs in flight where a rotated file begins: (id, run)."""
+    follows: bool = False
+    """Whether this file goes on exactly where the one before it ends."""
 
 
 class _Event(
@@ -159,11 +163,15 @@ class Trace:
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._lines = enumerate(lines, start=1)
         self.header = self._header()
+        self._is_carried = False
+        """Whether what comes now is told once more, for readers of a later part alone."""
+        self.torn_line: int | None = None
+        """The number of the last line, if a crash has torn it; known when all is read."""
 
     def _header(self) -> Header:
         for number, line in self._lines:
             if line.strip():
-                return header_of(number, line)
+                return header_of(number, line.removeprefix(b"\xef\xbb\xbf"))
         raise TraceError(1, "the file is empty; a trace begins with a Header")
 
     def __iter__(self) -> Iterator[Position | Fault]:
@@ -173,24 +181,55 @@ class Trace:
         for number, line in self._lines:
             if torn is not None:
                 yield torn
-                torn = None
+                torn = self.torn_line = None
             try:
                 event = decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 if not line.strip():
                     continue
-                fault = _fault(number, line, str(error))
+                fault = self._fault(number, line, str(error))
                 if line.endswith(b"\n"):
                     if fault is not None:
                         yield fault
                 else:
-                    torn = fault  # an error only if something follows
+                    torn, self.torn_line = fault, number  # an error only if something follows
                 continue
+            if self._is_carried:
+                if isinstance(event, InitStart | InitEnd) and event.call == CARRIED_CALL:
+                    continue
+                self._is_carried = False
             at_us = _instant(event)
             if at_us is None:
                 yield Fault(number, "a time is not a moment between the years 1 and 9999")
                 continue
             yield Position(number, at_us, event)
+
+    def _fault(self, number: int, line: bytes, error: str) -> Fault | None:
+        """Why *line* is not an event; None if it is the header of a part that follows the one before it."""
+        try:
+            raw = msgspec.json.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return Fault(number, f"not a JSON object: {_shown(line)}")
+        if not isinstance(raw, dict) or not isinstance(raw.get("ev"), str):
+            return Fault(number, f'not an event, which has a name under "ev": {_shown(line)}')
+        name = raw["ev"]
+        if name == "Header":
+            return self._next_part(number, line)
+        if name not in EVENTS:
+            return Fault(number, f'unknown event "{name[:80]}"', is_unknown_event=True)
+        return Fault(number, f"this {name} cannot be read: {error}")
+
+    def _next_part(self, number: int, line: bytes) -> Fault | None:
+        """A header in the middle: of a rotated file, or of a recording that begins anew."""
+        try:
+            header = header_of(number, line)
+        except TraceError as error:
+            return Fault(number, error.reason)
+        if header.follows and header.tz == self.header.tz:
+            self._is_carried = True
+            return None
+        reason = "a recording begins here that does not follow the one before it; verify it by itself"
+        return Fault(number, reason)
 
 
 # A little more than a day inside what datetime can hold, so that no zone's offset overflows it.
@@ -241,30 +280,6 @@ def zone_of(name: str, number: int = 1) -> ZoneInfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: "Europe" is a folder
         raise TraceError(number, f'there is no time zone "{name[:80]}" here; is tzdata installed?') from error
-
-
-def _fault(number: int, line: bytes, error: str) -> Fault | None:
-    """Why *line* is not an event; None if it is a repeated header, as rotated files put together have."""
-    try:
-        raw = msgspec.json.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return Fault(number, f"not a JSON object: {_shown(line)}")
-    if not isinstance(raw, dict) or not isinstance(raw.get("ev"), str):
-        return Fault(number, f'not an event, which has a name under "ev": {_shown(line)}')
-    name = raw["ev"]
-    if name == "Header":
-        return _repeated_header(number, line)
-    if name not in EVENTS:
-        return Fault(number, f'unknown event "{name[:80]}"', is_unknown_event=True)
-    return Fault(number, f"a {name} event that cannot be read: {error}")
-
-
-def _repeated_header(number: int, line: bytes) -> Fault | None:
-    try:
-        header_of(number, line)
-    except TraceError as error:
-        return Fault(number, error.reason)
-    return None
 
 
 def _shown(line: bytes) -> str:

@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING
 
 from duly.verify.dues import NEVER_US, face_at
 from duly.verify.trace import InitEnd, Position, RunEnd, RunStart, StopStart
-from duly.verify.worlds import Worlds
+from duly.verify.worlds import LONG_AGO_US, Worlds
 
 if TYPE_CHECKING:
     from duly.verify.calls import Calls, Init
+
+
+_NEVER_MEANT_US = 100 * 365 * 86_400_000_000
+"""A retry that is due in a hundred years is no retry."""
 
 
 def seconds(duration_us: int) -> str:
@@ -25,6 +29,8 @@ class Wording:
 
     def time(self, at_us: int) -> str:
         """An instant as people write it."""
+        if at_us <= LONG_AGO_US:
+            return "before the trace began"
         return face_at(at_us, self._zone).isoformat(sep=" ", timespec="milliseconds").replace(".000", "")
 
     def _start(self, item: Position) -> str:
@@ -69,7 +75,7 @@ class Wording:
             f"its next due is {self.time(next_us)}" if next_us < NEVER_US else "it has no due to come"
         )
         retry_us = min(world.retry_us for world in known)
-        if retry_us < NEVER_US:
+        if retry_us < item.at_us + _NEVER_MEANT_US:
             parts.append(f"its retry is due at {self.time(retry_us)}")
         return f"{self._start(item)} for no cause: {', '.join(part for part in parts if part)}"
 

@@ -134,10 +134,10 @@ def of_unknown_past(world: World, at_us: int) -> Worlds:
 # --- the clock set back ---
 
 
-def set_back(world: World, before_us: int, after_us: int) -> World:
-    """After a step back that the scheduler noticed."""
+def set_back(world: World, before_us: int, after_us: int, *, is_far: bool = False) -> World:
+    """After a step back that the scheduler noticed; *is_far*: and took for a large one, whatever its size."""
     kept = not_repeated(world, before_us, after_us)
-    if before_us - after_us <= TOLERATED_US or kept.config is None:
+    if kept.config is None or (before_us - after_us <= TOLERATED_US and not is_far):
         return kept
     next_us = kept.config.dues.after(after_us - 1)
     retry_us = min(kept.retry_us, after_us + kept.config.delay_us) if kept.retry_us < NEVER_US else NEVER_US
@@ -160,4 +160,6 @@ def unnoticed(world: World, before_us: int, after_us: int) -> Worlds:
     afresh = msgspec.structs.replace(world, stands=False, next_us=world.config.dues.after(after_us - 1))
     adrift = msgspec.structs.replace(world, stands=False, next_us=NEVER_US, is_adrift=True)
     kept = not_repeated(world, before_us, after_us)
-    return one_of_each((set_back(world, before_us, after_us), kept, afresh, adrift, world))
+    # A store ahead of the clock by the sum of several small steps is taken for one after a large step.
+    far = set_back(world, before_us, after_us, is_far=True)
+    return one_of_each((set_back(world, before_us, after_us), far, kept, afresh, adrift, world))

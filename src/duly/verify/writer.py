@@ -7,16 +7,18 @@ new one begins with what must be known to read it alone. A disk that refuses nev
 """
 
 import errno
+import fcntl
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import msgspec
+from msgspec.structs import replace
 
 from duly.verify.trace import Event, Header, TraceError, header_of, micros
 
-_TAIL_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 16
 
 _encoder = msgspec.json.Encoder()
 
@@ -57,24 +59,31 @@ class TraceWriter:
         self._is_broken = False
         self.last_us: int | None = None
         """The time of the last event that an earlier process left in the file."""
+        self.is_first = True
+        """Whether there was no file before."""
 
     def open(self) -> None:
         """Open the file, after what is in it if that is of the same making. Raises OSError."""
-        if self._continues():
-            self._append_to()
-        else:
-            self._put_aside()
-            self._begin(self._header, ())
+        try:
+            if self._continues():
+                self._append_to()
+            else:
+                self._begin_first()
+        except OSError:
+            self.close()
+            self._is_broken = True
+            raise
 
-    def write(self, event: Event) -> None:
-        """Write one event. Raises OSError if it cannot be written; later events are tried all the same."""
+    def write(self, event: Event) -> bool:
+        """Whether one event is written. Raises OSError if it cannot be; later ones are tried all the same."""
         if self._descriptor is None and not self._is_broken:
             self.open()
-        if self._is_broken and not self._is_begun_anew():
-            return
-        self._put(_encoder.encode(event) + b"\n")
+        if self._is_broken and not self._is_begun_anew(follows=False):
+            return False
         if self._size > self._rotate_bytes:
-            self._is_begun_anew()
+            self._is_begun_anew(follows=True)
+        self._put(_encoder.encode(event) + b"\n")
+        return True
 
     def close(self) -> None:
         """Close the file."""
@@ -100,39 +109,47 @@ class TraceWriter:
         os.ftruncate(self._descriptor, self._size)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
-    def _is_begun_anew(self) -> bool:
+    def _begin_first(self) -> None:
+        """Begin a file; where there was another one, what came before is not known."""
+        self.is_first = not self._path.exists()
+        self._put_aside()
+        self._begin(self._header if self.is_first else replace(self._header, store="unknown"), ())
+
+    def _is_begun_anew(self, *, follows: bool) -> bool:
         """Put the file aside and begin another, if what is carried over can be said now."""
         carried = self._carried()
         if carried is None:
             return False
-        self.close()
         self._put_aside()
-        header = msgspec.structs.replace(self._header, store="unknown", running=carried.running)
+        header = replace(self._header, store="unknown", running=carried.running, follows=follows)
         self._begin(header, carried.events)
         self._is_broken = False
         return True
 
     def _begin(self, header: Header, events: Sequence[Event]) -> None:
+        self.close()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_EXCL
         self._descriptor, self._size = os.open(self._path, flags, 0o644), 0
+        _lock(self._descriptor)
         for item in (header, *events):
             self._put(_encoder.encode(item) + b"\n")
 
     def _append_to(self) -> None:
+        self.is_first = False
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        _lock(self._descriptor)
         size = os.fstat(self._descriptor).st_size
-        tail = os.pread(self._descriptor, _TAIL_BYTES, max(size - _TAIL_BYTES, 0))
-        torn = len(tail) - (tail.rfind(b"\n") + 1)
-        self._size = size - torn
-        if torn:  # by the death of the last writer
+        self._size = _line_end(self._descriptor, size)
+        if self._size < size:  # torn by the death of the last writer
             os.ftruncate(self._descriptor, self._size)
-        self.last_us = _last_us(tail[: len(tail) - torn])
+        begin = _line_end(self._descriptor, self._size - 1)
+        self.last_us = _time_us(os.pread(self._descriptor, self._size - begin, begin))
 
     def _continues(self) -> bool:
         """Whether the file there is one that this header can go on with."""
         try:
             with self._path.open("rb") as file:
-                first = file.readline(_TAIL_BYTES)
+                first = file.readline(_CHUNK_BYTES)
         except FileNotFoundError:
             return False
         if not first.endswith(b"\n"):
@@ -141,11 +158,14 @@ class TraceWriter:
             found = header_of(1, first)
         except TraceError:
             return False
-        ours = msgspec.structs.replace(self._header, store=found.store, running=found.running)
+        ours = replace(self._header, store=found.store, running=found.running, follows=found.follows)
         return ours == found
 
     def _put_aside(self) -> None:
-        """Move the file to NAME.1, and the older ones up; the oldest goes."""
+        """Move the file to NAME.1, and the older ones up; the oldest goes. Raises OSError if it is in use."""
+        if self._descriptor is None and self._path.exists():
+            with self._path.open("rb") as file:
+                _lock(file.fileno())
         for number in range(self._keep, 0, -1):
             older = self._numbered(number - 1)
             if older.exists():
@@ -157,13 +177,31 @@ class TraceWriter:
         return Path(f"{self._path}.{number}") if number else self._path
 
 
-def _last_us(tail: bytes) -> int | None:
-    """The latest time in the last whole lines of a file: only the last one counts."""
-    lines = tail.splitlines()
-    if not lines:
-        return None
+def _lock(descriptor: int) -> None:
+    """Have the file for this process alone, as long as it is open. Raises OSError if another has it."""
     try:
-        event = msgspec.json.decode(lines[-1])
-        return micros(event["t"])
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BlockingIOError(
+            error.errno, "another recorder is writing this trace; give each its own"
+        ) from error
+
+
+def _line_end(descriptor: int, size: int) -> int:
+    """Where the last whole line within the first *size* bytes of a file ends."""
+    end = size
+    while end > 0:
+        begin = max(end - _CHUNK_BYTES, 0)
+        found = os.pread(descriptor, end - begin, begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0
+
+
+def _time_us(line: bytes) -> int | None:
+    """The time of the event in *line*; None if it has none, as a header has not."""
+    try:
+        return micros(msgspec.json.decode(line)["t"])
     except (msgspec.MsgspecError, KeyError, TypeError):
         return None

@@ -27,7 +27,7 @@ from duly.testing.simulation import plan as planned
 from duly.testing.simulation.callbacks import Callbacks
 from duly.testing.simulation.disk import Cut
 from duly.testing.simulation.host import Host, Process, encoded
-from duly.testing.simulation.inspection import damaged, disagreements, still_damaged, torn_list
+from duly.testing.simulation.inspection import damaged, disagreements, still_damaged, stored_list, torn_list
 from duly.testing.simulation.life import Life
 from duly.testing.simulation.loop import StandstillError
 from duly.testing.simulation.plan import Items, Plan
@@ -311,6 +311,7 @@ class _Director:
         self._callbacks.forget()
         process.come_back(crash.cut if self._plan.is_durable else Cut.KILL)
         self._objections += torn_list(host)
+        host.effective = stored_list(host)
         host.outstanding.clear()
         host.stopping.clear()
         host.running = 0

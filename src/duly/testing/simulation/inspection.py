@@ -26,6 +26,11 @@ def torn_list(host: Host) -> list[str]:
     return [f"the store holds {sorted(stored)}, which is none of the lists that can be in effect: {lists}"]
 
 
+def stored_list(host: Host) -> List:
+    """The list that the store holds."""
+    return [(row[_NAME], row[_CRON], row[_DELAY] / 1000) for row in host.rows]
+
+
 def _configurations(regs: List) -> set[tuple[str, str, int]]:
     return {(name, cron, round(delay_ms * 1000)) for name, cron, delay_ms in regs}
 

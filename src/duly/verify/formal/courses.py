@@ -19,6 +19,7 @@ NOTICED = "noticed"
 AFRESH = "unnoticed; dues count afresh"
 ADRIFT = "unnoticed; dues count from the next list on"
 UNREPEATED = "unnoticed; dues up to the old time are not repeated"
+FAR = "noticed, and taken for a large one"
 STORED = "unnoticed; dues count since the last start, and those that lie ahead again do not stand"
 
 NEW = "each task is new"
@@ -119,7 +120,7 @@ def _steps(expansion: Expansion, task: str, active: Sequence[bool]) -> Iterator[
             continue  # if nobody knows of the task, there is nothing to notice
         ways = [NOTICED]
         if not active[index] or _is_undone_by_crash(expansion, task, index):
-            ways += [AFRESH, ADRIFT, UNREPEATED, STORED]
+            ways += [FAR, AFRESH, ADRIFT, UNREPEATED, STORED]
         yield [(index, way) for way in ways]
 
 

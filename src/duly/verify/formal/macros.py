@@ -14,6 +14,7 @@ from duly.verify.formal.courses import (
     ADRIFT,
     AFRESH,
     CAUSE,
+    FAR,
     NEW,
     NOTICED,
     STORED,
@@ -306,7 +307,7 @@ class World:
             return self._next_list_us(index) - 1
         if way == STORED:
             return max(floor_us, self._answered_us(index))
-        is_afresh = way == AFRESH or (way == NOTICED and is_large)
+        is_afresh = way in {AFRESH, FAR} or (way == NOTICED and is_large)
         return moment.at_us - 1 if is_afresh else max(floor_us, moment.before_us)
 
     def _answered_us(self, index: int) -> int:
@@ -357,7 +358,7 @@ class World:
 
     def _unnoticed(self) -> list[int]:
         """Steps back that nobody noticed: what had come counts for nothing where it lies ahead again."""
-        return [index for index, way in self.course.steps if way != NOTICED]
+        return [index for index, way in self.course.steps if way not in {NOTICED, FAR}]
 
     def _forgotten(self) -> Signal:
         """Where a due that stood stands no more: a step back that nobody noticed."""
@@ -403,7 +404,8 @@ class World:
 
     def _is_far_back(self, index: int) -> bool:
         moment = self.story.scene.moments[index]
-        return self.steps.get(index) == NOTICED and moment.before_us - moment.at_us > TOLERATED_US
+        is_large = moment.before_us - moment.at_us > TOLERATED_US
+        return self.steps.get(index) == FAR or (self.steps.get(index) == NOTICED and is_large)
 
 
 def _before_slots(moments: list[Moment], crash: int) -> int:

@@ -256,6 +256,11 @@ def caveats(report: Report) -> list[str]:
             f"{counted(doubtful, 'objection')} after the first fault of the trace {are} "
             "not held against the scheduler."
         )
+    if not outcome.events:
+        said.append("There is no event in the trace, so nothing can be said.")
+    if outcome.torn_line is not None:
+        place = report.chain.words(outcome.torn_line)
+        said.append(f"The last line, {place}, is torn, as by a crash of its writer; it is left out.")
     if outcome.fault_count:
         said.append("The trace itself has faults, so no property is better than inconclusive.")
     return said

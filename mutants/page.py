@@ -1,0 +1,51 @@
+"""The page docs/mutants.md: which mistakes there are, and what finds each of them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from mutants.catalogue import MUTANTS
+from mutants.hunt import Finding
+from mutants.mutant import Mutant
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "mutants.md"
+
+CONTROL = Mutant("control", "Nothing: the scheduler as it is.", ())
+"""What must not be killed."""
+
+_HEAD = """# Mutants
+
+A checker that has never objected to anything proves little. So here are {number} schedulers with one mistake each, such
+as a tired engineer makes, and what the simulation and the checker have to say about them. Written by
+`python mutants/run.py --write`; no line of the table is typed by hand.
+
+Each mutant is put into a copy of the source and hunted there: random lives with every fault there is, every crash
+point of some small scenarios, and every order of a few actions, in turn, until a property of the model is violated,
+the store holds what it must not, or the simulated program cannot go on. The last column says how many lives that took. The
+hunt is the same every time. {control}
+
+{killed} of {number} are killed.
+
+| mutant | what is wrong with it | killed by | in | lives |
+|---|---|---|---|---|
+"""
+
+
+def page(found: Mapping[str, Finding]) -> str:
+    """The whole page; mutants that were not hunted are left out."""
+    rows = [(mutant, found[mutant.name]) for mutant in MUTANTS if mutant.name in found]
+    killed = sum(finding.is_kill for _, finding in rows)
+    head = _HEAD.format(number=len(rows), killed=killed, control=_control(found.get(CONTROL.name)))
+    return head + "".join(_row(mutant, finding) for mutant, finding in rows)
+
+
+def _control(finding: Finding | None) -> str:
+    if finding is None:
+        return "The scheduler as it is was not hunted this time."
+    fate = f"was killed by {finding.killed_by}" if finding.is_kill else "outlived it"
+    return f"The scheduler as it is went through the same hunt for {finding.lives} lives, and {fate}."
+
+
+def _row(mutant: Mutant, finding: Finding) -> str:
+    fate = [finding.killed_by, finding.where] if finding.is_kill else ["**survived**", ""]
+    cells = [mutant.name, mutant.wrong, *fate, str(finding.lives)]
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |\n"

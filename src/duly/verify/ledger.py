@@ -1,0 +1,195 @@
+"""The ledger: dates the events of one process and hands them on to the file, the monitor and the listeners.
+
+It owns the time of a trace: it asks the scheduler's clock, writes down every step of it, and never lets an
+event be older than the one before. It must not harm anybody: what cannot be written is said once, on stderr.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from duly.clock import Step, Watchable, WatchedClock
+from duly.events import described, tell_operator
+from duly.instant import Instant, instant_of, milliseconds
+from duly.verify.monitor import Monitor
+from duly.verify.trace import CARRIED_CALL, ClockStep, End, Event, Header, InitEnd, InitStart, Tick
+from duly.verify.writer import Carried, TraceWriter
+
+TraceListener = Callable[[Event], object]
+_UNTOLD_US = 60_000_000
+"""A plain clock that is ahead of steady time by more than this was set forward, and could not tell."""
+
+
+class Ledger:
+    """Dates the events of one process and hands them on: to the file, the monitor, the listeners."""
+
+    def __init__(
+        self,
+        proc: str,
+        clock: Watchable,
+        header: Header,
+        *,
+        monitor: Monitor | None,
+        listeners: tuple[TraceListener, ...],
+        tick_s: float | None,
+    ) -> None:
+        self._proc = proc
+        self._clock = clock
+        self.header = header
+        self._tick_s = tick_s
+        self.writer: TraceWriter | None = None
+        self._monitor = monitor
+        self._hearers: tuple[TraceListener, ...] = (*((monitor,) if monitor is not None else ()), *listeners)
+        self._is_open = False
+        self.last_us: Instant | None = None
+        """The time of the latest event, of this process or an earlier one."""
+        self._is_silent = False
+        self._is_complained_of = False
+        self._unwatch: Callable[[], None] | None = None
+        self._ticking: asyncio.TimerHandle | None = None
+        self.regs: list[tuple[str, str, float]] | None = None
+        """The list in effect while the scheduler is active."""
+        self.running: dict[int, str] = {}
+        self.calls: set[int] = set()
+        # What a new file must begin with is the state before the event that comes next; so whoever has
+        # something to write writes it first, and changes these afterwards.
+        self._steady_ms: float | None = None
+
+    def write(self, kind: type[Any], **facts: Any) -> None:
+        """Record that something happened just now."""
+        if not self._is_silent:
+            now_us = instant_of(self._clock.now())
+            self._note_untold_step(now_us)
+            self._hand_on(kind, now_us, facts)
+
+    def watch(self) -> None:
+        """Begin to notice steps of the clock, and to tick."""
+        if self._unwatch is None:
+            self._unwatch = self._clock.watch(self._on_step)
+            self._tick_later()
+
+    def unwatch(self) -> None:
+        """Notice no more."""
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+
+    def silence(self) -> None:
+        """Record nothing any more, as a dead process would."""
+        self.rest()
+        self._is_silent = True
+
+    def rest(self) -> None:
+        """Notice no more, and let go of the file, until there is something to write again."""
+        self.unwatch()
+        if self.writer is not None:
+            self.writer.close()
+
+    def close(self) -> None:
+        """Mark the end of the recording, and close the file."""
+        self.write(End)
+        self.silence()
+
+    def carried(self) -> Carried | None:
+        """What a new file has to begin with; None while a call is outstanding, or nothing is active."""
+        if self.regs is None or self.calls or self.last_us is None:
+            return None
+        t = milliseconds(self.last_us)
+        events = (
+            InitStart(t=t, proc=self._proc, call=CARRIED_CALL, regs=self.regs),
+            InitEnd(t=t, proc=self._proc, call=CARRIED_CALL, ok=True),
+        )
+        return Carried(events, [(task, run) for run, task in self.running.items()])
+
+    def _on_step(self, step: Step) -> None:
+        if not self._is_silent:
+            before_us = max(step.before_us, self.last_us or step.before_us)
+            self._hand_on(ClockStep, step.after_us, {"origin": milliseconds(before_us)})
+
+    def _note_untold_step(self, now_us: Instant) -> None:
+        """Write down a step that nobody told of: back by a millisecond, or of a clock that cannot tell.
+
+        It is dated right after the last event, as far as steady time tells how long ago that was.
+        """
+        if self.last_us is None:
+            return
+        passed_us = self._passed_us()
+        ahead_us = now_us - self.last_us - passed_us
+        is_untold = isinstance(self._clock, WatchedClock) and ahead_us > _UNTOLD_US
+        if now_us < self.last_us or is_untold:
+            after_us = now_us - passed_us
+            self._hand_on(ClockStep, after_us, {"origin": milliseconds(self.last_us)})
+
+    def _passed_us(self) -> int:
+        """How much steady time has passed since the last event; 0 if that was in another process."""
+        steady_ms = _steady_ms()
+        if steady_ms is None or self._steady_ms is None:
+            return 0
+        return max(round((steady_ms - self._steady_ms) * 1000), 0)
+
+    def _hand_on(self, kind: type[Any], at_us: Instant, facts: dict[str, Any]) -> None:
+        self._steady_ms = _steady_ms()
+        event = kind(t=milliseconds(at_us), proc=self._proc, m=self._steady_ms, **facts)
+        self.last_us = at_us
+        if self.writer is not None:
+            self._file(event)
+        for hear in self._hearers:
+            try:
+                hear(event)
+            except BaseException as error:
+                # Not even a listener that exits may end the scheduler that is being watched.
+                tell_operator(f"duly: trace listener {hear!r} failed: {described(error)}")
+
+    def _file(self, event: Event) -> None:
+        assert self.writer is not None
+        try:
+            is_written = self.writer.write(event)
+        except OSError as error:
+            if not self._is_complained_of:
+                tell_operator(
+                    f"duly: the trace cannot be written and has a gap from here: {described(error)}"
+                )
+            self._is_complained_of = True
+        else:
+            self._is_complained_of &= not is_written
+
+    def open(self) -> None:
+        """Open the file before the first event, and go on from its last time."""
+        if self._is_open:
+            return
+        self._is_open = True
+        if self.writer is not None:
+            self._open_file(self.writer)
+        if self._monitor is not None:
+            # What earlier processes left in the file is not known to a monitor that begins now.
+            is_first = self.writer is None or self.writer.is_first
+            self._monitor.begin(self.header if is_first else replace(self.header, store="unknown"))
+
+    def _open_file(self, writer: TraceWriter) -> None:
+        try:
+            writer.open()
+        except OSError as error:
+            tell_operator(f"duly: the trace cannot be opened: {described(error)}")
+            self._is_complained_of = True
+        self.last_us = writer.last_us
+
+    def _tick_later(self) -> None:
+        if self._tick_s is not None:
+            self._ticking = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
+
+    def _tick(self) -> None:
+        self.write(Tick)
+        self._tick_later()
+
+
+def _steady_ms() -> float | None:
+    """Time that no step of the wall clock touches; None where no event loop runs."""
+    try:
+        return round(asyncio.get_running_loop().time() * 1000, 3)
+    except RuntimeError:
+        return None
