@@ -25,8 +25,8 @@ check: $(READY)  ## lint, types, import contracts
 bench: $(READY)  ## speed and memory beside our peers, in one run
 	$(BIN)/python benchmarks/run.py
 
-simulate: $(READY)  ## random lives with every fault, for a minute; make simulate BUDGET=10m for longer
-	$(BIN)/python -m duly.testing.simulation --budget $(BUDGET)
+simulate: $(READY)  ## random lives with every fault for a minute, then every crash point; BUDGET=10m for longer
+	$(BIN)/python proof/guarantees.py --budget $(BUDGET)
 
 mutants: $(READY)  ## break the scheduler in many small ways; each must be found
 	$(BIN)/python mutants/run.py
@@ -36,7 +36,7 @@ peers: $(READY)  ## what other cron libraries do where it matters; writes docs/p
 
 guarantees: $(READY)  ## simulate, hunt mutants, and write down the numbers in docs/guarantees.md
 	$(BIN)/python mutants/run.py --write
-	$(BIN)/python proof/guarantees.py --budget $(BUDGET)
+	$(BIN)/python proof/guarantees.py --budget $(BUDGET) --write
 
 lock:  ## renew requirements.lock from pyproject.toml
 	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock

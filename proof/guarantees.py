@@ -1,4 +1,4 @@
-"""Writes docs/guarantees.md: simulates for a while, counts, and puts down what it counted.
+"""Simulates for a while, counts, and tells what it counted; with --write in docs/guarantees.md.
 
 Nothing on that page is typed by hand except what was found and how it was mended (`findings.toml`); the number
 of mutants comes from docs/mutants.md, which `mutants/run.py --write` has written before.
@@ -14,6 +14,7 @@ import click
 
 from duly.marks import MARKS
 from duly.testing.simulation import Numbers, all_orders, every_crash_point, numbers_of
+from duly.testing.simulation.__main__ import Progress, command, seconds
 from duly.testing.simulation.campaign import campaign, cores
 from duly.testing.simulation.drawing import Faults
 from duly.testing.simulation.scenarios import SCENARIOS
@@ -21,12 +22,12 @@ from duly.testing.simulation.scenarios import SCENARIOS
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "guarantees.md"
 MUTANTS_PAGE = ROOT / "docs" / "mutants.md"
-_DEPTH = 4
+_DEPTH = 3
 _PAIRS = 200
 
 _HEAD = """# What the guarantees rest on
 
-Written by `make guarantees`; every number was counted by that command. The properties are those of `duly verify`; each life, each crash point
+Written by `make guarantees` (`make simulate` prints the same); every number was counted by that command. The properties are those of `duly verify`; each life, each crash point
 and each order below is judged by the same checker that users run, and afterwards everything is healed and every obligation must be met.
 
 """
@@ -37,39 +38,37 @@ and each order below is judged by the same checker that users run, and afterward
     "--budget", default="60s", show_default=True, help="How long to simulate random lives, such as 60s, 10m."
 )
 @click.option("--first", default=1, show_default=True, help="The first seed.")
-def main(budget: str, first: int) -> None:
-    """Simulate, count, and write the page."""
+@click.option("--write", is_flag=True, help="Write the page docs/guarantees.md instead of printing it.")
+def main(budget: str, first: int, *, write: bool) -> None:
+    """Simulate and count."""
     _say("random lives ...")
+    progress = Progress(None, seconds(budget))
     lives = campaign(
         first=first,
         seeds=None,
-        budget_s=_seconds(budget),
+        budget_s=seconds(budget),
         jobs=cores(),
         faults=Faults(),
-        on_progress=_progress,
+        on_progress=progress,
     )
-    _say("\nevery crash point ...")
+    progress.clear()
+    _say("every crash point ...")
     points = {name: _points(name) for name in SCENARIOS}
     _say("every order ...")
     orders = _sum(numbers_of(life) for _, life in all_orders(_DEPTH))
-    PAGE.write_text("\n".join(_page(lives, points, orders, first)) + "\n")
+    page = "\n".join(_page(lives, points, orders, first)) + "\n"
+    if write:
+        PAGE.write_text(page)
+    else:
+        click.echo(page)
     failed = lives.failed + orders.failed + sum(numbers.failed for numbers in points.values())
-    _say(f"{PAGE.relative_to(ROOT)} is written; {failed} lives failed")
+    for seed, reason in lives.failures:
+        _say(f"{reason}\n  reproduce: {command(seed, Faults())}")
     sys.exit(1 if failed else 0)
-
-
-def _seconds(text: str) -> float:
-    units = {"s": 1, "m": 60, "h": 3600}
-    return float(text.rstrip("smh")) * units.get(text[-1], 1)
 
 
 def _say(text: str) -> None:
     click.echo(text, err=True)
-
-
-def _progress(numbers: Numbers, elapsed_s: float) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r{numbers.lives} lives, {numbers.years:.1f} years, {elapsed_s:.0f} s")
 
 
 def _sum(numbers: Iterable[Numbers]) -> Numbers:
@@ -98,7 +97,7 @@ def _page(lives: Numbers, points: dict[str, Numbers], orders: Numbers, first: in
         ("starts checked", f"{everything.starts:,} (in {everything.events:,} events)"),
         ("crashes", f"{everything.crashes:,}"),
         ("changes to summer or winter time crossed", f"{everything.clock_changes:,}"),
-        ("orders of actions, all there are of depth 4 with one task", f"{orders.lives:,}"),
+        ("orders of actions, every order of three there is, with one task", f"{orders.lives:,}"),
         ("rare paths of the scheduler taken", f"{sum(m in everything.marks for m in MARKS)} of {len(MARKS)}"),
         ("mutants killed", _mutants()),
         ("violations", f"{everything.failed:,}"),

@@ -299,6 +299,8 @@ class Scheduler:
     async def _stop_in_turn(self) -> None:
         await self._let_go_of_it()
         if self._state in {SchedulerState.UNINITIALIZED, SchedulerState.STOPPED}:
+            # An initialize that failed may have left runs in flight, and so may a second one after it.
+            await self._poller.runs.ended(but_waiting=False)
             return
         if self._state is not SchedulerState.STOPPING:
             self._state = SchedulerState.STOPPING

@@ -1,10 +1,12 @@
 """A wall clock that jumps (SCHEDULER.md 3)."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from duly import Scheduler, StoreError
 from duly.clock import HostClock
+from duly.core.task import Task
 from duly.store import MemoryStore
 from duly.testing import FaultyStore, VirtualClock
 from tests.conftest import StoreFactory
@@ -224,4 +226,52 @@ async def test_due_that_stood_survives_a_step_back_and_a_crash(same_store: Store
     await world.begin(task)
     await world.until("12:30")
     assert world.calls_of("a") == ["12:10:47"]
+    await world.scheduler.stop()
+
+
+async def test_retry_that_had_come_stands_after_a_step_back() -> None:
+    """A retry that was due while the store could not write starts once it can, wherever the clock is."""
+    faulty = FaultyStore(MemoryStore())
+    world = World(lambda: faulty, "12:00:00")
+    await world.begin(world.task("a", "0 12 * * *", outcomes=[BROKEN], delay=timedelta(seconds=30)))
+    await world.until("12:00:10")
+    faulty.fail(StoreError(store="x", reason="is broken"))
+    await world.until("12:00:40")
+    world.clock.step(-timedelta(minutes=3))
+    faulty.heal()
+    await world.clock.advance(timedelta(seconds=20))
+    assert len(world.calls) == 2
+    await world.scheduler.stop()
+
+
+class GatedStore(MemoryStore):
+    """A store whose saves wait until they are let through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def save(self, tasks: Sequence[Task]) -> None:
+        """Save, when the gate is open."""
+        await self.gate.wait()
+        await super().save(tasks)
+
+
+async def test_clock_set_back_while_a_start_is_written() -> None:
+    """A call that comes after a large step back answers what is due by then, once."""
+    store = GatedStore()
+    world = World(lambda: store, "12:01:00")
+    await world.begin(world.task("a", "0,5 * * * *"))
+    store.gate.clear()
+    await world.until("12:05")
+    world.clock.step(-timedelta(seconds=302))
+    await world.clock.advance(timedelta(seconds=4))
+    store.gate.set()
+    await world.rest()
+    assert world.calls == [("a", "12:00:02")]
+    await world.until("12:04:59")
+    assert len(world.calls) == 1
+    await world.until("12:05")
+    assert len(world.calls) == 2
     await world.scheduler.stop()

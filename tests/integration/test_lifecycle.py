@@ -239,6 +239,21 @@ async def test_stop_after_a_failed_initialize_waits_for_runs(same_store: StoreFa
     await world.scheduler.stop()
 
 
+async def test_stop_after_two_failed_initializes_waits_for_runs(same_store: StoreFactory) -> None:
+    """Nor does a second list that fails make a stop forget the run in flight."""
+    world, _ = await failed_reinitialize(same_store)
+    store = world.same_store()
+    assert isinstance(store, FaultyStore)
+    store.fail(StoreError(store="x", reason="is broken"))
+    with pytest.raises(ScheduleTaskError):
+        await world.scheduler.initialize([world.task("c")])
+    stopping = asyncio.create_task(world.scheduler.stop())
+    await world.until("12:01:59")
+    assert not stopping.done()
+    await world.until("12:02")
+    await stopping
+
+
 async def test_failed_first_initialize_lets_go_of_the_store(same_store: StoreFactory) -> None:
     """After a failed start the same store can be used by another scheduler."""
     faulty = FaultyStore(same_store())

@@ -28,15 +28,17 @@ def _families(_context: object, _parameter: object, value: str | None) -> Faults
         raise click.BadParameter(str(error)) from error
 
 
-def _seconds(_context: object, _parameter: object, value: str | None) -> float | None:
-    if value is None:
-        return None
-    digits, unit = value.rstrip("smh"), value[-1:]
+def seconds(text: str) -> float:
+    """A length of time such as 60s, 5m or 1h, in seconds."""
     factors = {"s": 1, "m": 60, "h": 3600}
     try:
-        return float(digits) * factors.get(unit, 1)
+        return float(text.rstrip("smh")) * factors.get(text[-1:], 1)
     except ValueError as error:
-        raise click.BadParameter("a duration such as 60s, 5m or 1h") from error
+        raise click.BadParameter("a length of time is written like 60s, 5m or 1h") from error
+
+
+def _seconds(_context: object, _parameter: object, value: str | None) -> float | None:
+    return None if value is None else seconds(value)
 
 
 @click.command()
@@ -75,7 +77,7 @@ def main(
     else:
         if seeds is None and budget is None:
             seeds = 1000
-        progress = _Progress(seeds, budget)
+        progress = Progress(seeds, budget)
         numbers = campaign(
             first=first,
             seeds=seeds,
@@ -89,7 +91,7 @@ def main(
     sys.exit(1 if numbers.failed else 0)
 
 
-class _Progress:
+class Progress:
     """One line on the terminal that says how far we are; nothing when nobody looks."""
 
     def __init__(self, most: int | None, budget_s: float | None) -> None:
@@ -98,6 +100,7 @@ class _Progress:
         self._is_seen = sys.stderr.isatty()
 
     def __call__(self, numbers: Numbers, elapsed_s: float) -> None:
+        """Say how far we are."""
         shares = [
             numbers.lives / self._most if self._most else 0,
             elapsed_s / self._budget_s if self._budget_s else 0,
@@ -132,7 +135,7 @@ def _visit_points(names: list[str], pairs: int) -> Numbers:
 
 def _live_orders(depth: int) -> Numbers:
     total, number = Numbers(), sum(1 for _ in orders(depth))
-    progress = _Progress(number, None)
+    progress = Progress(number, None)
     for order, life in all_orders(depth):
         total = total.merged(numbers_of(life))
         if total.lives % 50 == 0:
