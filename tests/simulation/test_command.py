@@ -54,7 +54,7 @@ def test_orders() -> None:
     ("arguments", "message"),
     [
         (("--only", "gremlins"), "no such family of faults: gremlins"),
-        (("--budget", "soon"), "a duration such as 60s"),
+        (("--budget", "soon"), "60s, 5m or 1h"),
     ],
 )
 def test_bad_arguments(arguments: tuple[str, ...], message: str) -> None:

@@ -433,7 +433,8 @@ class Judge:
             return
         if proc in self._former_procs:
             reason = f"process {proc} speaks again after {self._proc}: two schedulers in one trace?"
-            self.objections.take_back(since_line=self._inferred_line)
+            if self._inferred_line:
+                self.objections.take_back(since_line=self._inferred_line)
             self.objections.fault(Fault(item.line, reason))
         elif self._last is not None and self._proc is not None and self._is_something_up():
             self._at += 1
