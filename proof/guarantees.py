@@ -25,6 +25,29 @@ MUTANTS_PAGE = ROOT / "docs" / "mutants.md"
 _DEPTH = 3
 _PAIRS = 200
 
+_WORDS = {
+    "break": "disk full, or failing to write, sync or read",
+    "crash": "crash planned",
+    "crash at await": "crash between two steps of the event loop",
+    "crash at before-write": "crash before a call of the store",
+    "crash at disk": "crash at an operation of the disk",
+    "crash at unacknowledged": "crash after a commit, before its acknowledgement",
+    "crash in doubt": "crash because nobody could say whether a list was written",
+    "damaged row": "row damaged between two processes",
+    "finish": "run told to end",
+    "initialize": "initialize called again",
+    "lag": "slow store",
+    "lock": "database locked by another program",
+    "lose": "acknowledgements of the store lost",
+    "mistake": "list that is not valid",
+    "refuse": "store that refuses",
+    "repaired": "damaged row repaired",
+    "stall": "process stalled",
+    "step": "clock set, or host suspended",
+    "stop": "stop called",
+}
+"""What the simulation counts, in words."""
+
 _HEAD = """# What the guarantees rest on
 
 Written by `make guarantees` (`make simulate` prints the same); every number was counted by that command. The properties are those of `duly verify`; each life, each crash point
@@ -111,7 +134,7 @@ def _page(lives: Numbers, points: dict[str, Numbers], orders: Numbers, first: in
         visited = f"{numbers.points_visited:,} of {numbers.points_due:,}"
         yield f"| {name} | {visited} | {numbers.starts:,} | {numbers.failed:,} |"
     yield "\n## Faults, by family\n\n| what happened | how often |\n|---|---|"
-    for name, times in sorted(everything.counts.items()):
+    for name, times in sorted((_WORDS.get(name, name), times) for name, times in everything.counts.items()):
         yield f"| {name} | {times:,} |"
     yield "\n## Rare paths\n\n| path | what it is | taken |\n|---|---|---|"
     for name, words in MARKS.items():
