@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from duly import Event, Scheduler, StoreInUseError
 from duly.testing import VirtualClock
+from duly.verify import Recorder
 
 MINUTE = timedelta(minutes=1)
 
@@ -53,7 +54,8 @@ async def minutes(store: str, start: str) -> None:
 
         return name, "* * * * *", callback, MINUTE
 
-    scheduler = Scheduler(store, clock=clock, timezone=UTC)
+    recorder = Recorder(f"{store}.jsonl", store="fresh")
+    scheduler = recorder.wrap(Scheduler(store, clock=clock, timezone=UTC))
     await scheduler.initialize([task(f"t{n}") for n in range(5)])
     while True:
         # Said before it comes, so that the next process never begins at an earlier minute than this one saw.

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from duly.verify import judged
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -109,3 +111,7 @@ def test_kill_at_any_point_loses_and_doubles_nothing(tmp_path: Path, seed: int) 
         assert len(ran) == len(set(ran)), f"{told}: a minute was run twice by one process"
         again = [(generation, minute) for n, (generation, minute) in enumerate(ran) if minute in minutes[:n]]
         assert all(began[generation] == minute for generation, minute in again), f"{told}: {again}"
+    with Path(f"{store}.jsonl").open("rb") as trace:
+        outcome = judged(trace)
+    assert (outcome.violations, outcome.faults) == ([], []), f"seed {seed}"
+    assert len(starts) <= outcome.starts <= len(starts) + len(began)  # killed between its record and its word
