@@ -43,12 +43,14 @@ class Record:
         self._clock = clock
         self._header: Header | None = None
         self._events: list[Any] = []
+        self._processes = 0
 
     def of(self, scheduler: Scheduler) -> Scheduler:
         """The same scheduler, recorded."""
         bare = Bare(scheduler)
         window = timedelta(milliseconds=1)  # virtual: an end and a crash at the same instant
-        proc = f"p{id(scheduler)}"
+        self._processes += 1
+        proc = f"p{self._processes}"
         recorder = Recorder(
             store="fresh", persist_window=window, tick=None, proc=proc, listeners=[self._events.append]
         )
