@@ -116,12 +116,10 @@ class Ledger:
 
         It is dated right after the last event, as far as steady time tells how long ago that was.
         """
-        if self.last_us is None:
+        if self.last_us is None or (now_us >= self.last_us and not isinstance(self._clock, WatchedClock)):
             return
         passed_us = self._passed_us()
-        ahead_us = now_us - self.last_us - passed_us
-        is_untold = isinstance(self._clock, WatchedClock) and ahead_us > _UNTOLD_US
-        if now_us < self.last_us or is_untold:
+        if now_us < self.last_us or now_us - self.last_us - passed_us > _UNTOLD_US:
             after_us = now_us - passed_us
             self._hand_on(ClockStep, after_us, {"origin": milliseconds(self.last_us)})
 
