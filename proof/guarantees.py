@@ -51,7 +51,7 @@ _WORDS = {
 _HEAD = """# What the guarantees rest on
 
 Written by `make guarantees` (`make simulate` prints the same); every number was counted by that command. The properties are those of `duly verify`; each life, each crash point
-and each order below is judged by the same checker that users run, and afterwards everything is healed and every obligation must be met.
+and each order below, as the scheduler is after the fixes at the end of this page, is judged by the same checker that users run, and afterwards everything is healed and every obligation must be met.
 
 """
 
