@@ -109,6 +109,8 @@ def test_monitor_and_formulas_agree(kind: str, first: int) -> None:
         agree(seed, kind)
 
 
+# Not green yet, and left so on purpose: rare kinds of traces on which the two differ are still to be
+# settled, such as random_trace(701121, "right"), (703704, "right"), (803562, "right"), (800186, "wild").
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_monitor_and_formulas_agree_on_many(kind: str) -> None:
