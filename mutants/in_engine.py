@@ -3,12 +3,12 @@
 from mutants.mutant import Edit, Mutant, mutant
 
 POLLER, JOURNAL, BOOK = "engine/poller.py", "engine/journal.py", "engine/book.py"
-RUNS, TURNS = "engine/runs.py", "engine/turns.py"
+RUNS, TURNS, TASKS = "engine/runs.py", "engine/turns.py", "engine/tasks.py"
 
 _WRITE = "        is_written = await self._journal.write([start.after for start in owed])\n"
 _BEGIN = "        for start in owed:\n            self._begin_run(start)\n"
-_TOLD = "                tell_start(self._announcer, start, self._book.zone)\n"
-_PUT_BACK = "            self._put_back(owed)\n            owed = []\n"
+_TOLD = "        self._rules.tell_starts(self._announcer, owed, self._book.zone)\n"
+_PUT_BACK = "            self._put_back(owed)\n            owed = ()\n"
 
 OF_POLLER: tuple[Mutant, ...] = (
     mutant(
@@ -23,7 +23,7 @@ OF_POLLER: tuple[Mutant, ...] = (
         "start-not-put-back",
         POLLER,
         _PUT_BACK,
-        "            owed = []\n",
+        "            owed = ()\n",
         wrong="A start whose write failed is forgotten.",
     ),
     mutant(
@@ -45,14 +45,14 @@ OF_POLLER: tuple[Mutant, ...] = (
         "start-written-as-ended",
         POLLER,
         "self._journal.write([start.after for start in owed])",
-        "self._journal.write([released(start.after) for start in owed])",
+        "self._journal.write([self._rules.released(start.after) for start in owed])",
         wrong="The store is not told that a run is under way, so a crash before its end loses the due.",
     ),
     mutant(
         "minute-between-write-and-call-repeated",
         POLLER,
-        "            entry.task = called(entry.task, now_us)\n",
-        "",
+        "            entry.task = task\n            self._book.look_at(entry)\n",
+        "            self._book.look_at(entry)\n",
         wrong="A minute that begins between the writing of a start and its call is answered once more.",
     ),
     mutant(
@@ -66,41 +66,41 @@ OF_POLLER: tuple[Mutant, ...] = (
         "called-off-start-forgotten",
         POLLER,
         "        self._book.change(entry, run.before)\n",
-        "        self._book.change(entry, released(entry.task))\n",
+        "        self._book.change(entry, self._rules.released(entry.task))\n",
         wrong="A start that a stop called off counts as if it had been carried out.",
     ),
     mutant(
         "end-lost",
         POLLER,
-        "            self._book.change(entry, task)\n            self._book.look_at(entry, now_us)\n",
-        "            entry.task = task\n            self._book.look_at(entry, now_us)\n",
+        "            self._book.change(entry, task)\n            self._book.look_at(entry)\n",
+        "            entry.task = task\n            self._book.look_at(entry)\n",
         wrong="The end of a run is not written.",
     ),
     mutant(
         "due-while-running-lost",
-        BOOK,
-        "        if cause_standing(entry.task, now_us) is not None:\n            self.ready[entry.task.name] = None\n        elif (wakes",
-        "        if (wakes",
+        POLLER,
+        "            self._book.change(entry, task)\n            self._book.look_at(entry)\n",
+        "            self._book.change(entry, task)\n",
         wrong="A due that came while the task was running is not looked at when the run ends.",
     ),
     mutant(
         "cancelled-run-counts-as-success",
-        POLLER,
-        "    return succeeded(task, run.ended_us) if error is None else",
-        "    return succeeded(task, run.ended_us) if not isinstance(error, Exception) else",
+        TASKS,
+        "        return succeeded(task, run.ended_us) if error is None else",
+        "        return succeeded(task, run.ended_us) if not isinstance(error, Exception) else",
         wrong="A callback that exits or is cancelled counts as having succeeded.",
     ),
     mutant(
         "superseded-run-arms-retry",
-        POLLER,
-        "    if run.is_superseded:\n        return released(task)\n",
+        TASKS,
+        "        if run.is_superseded:\n            return released(task)\n",
         "",
         wrong="A run from before an override that fails arms a retry under the new configuration.",
     ),
     mutant(
         "steps-back-unnoticed",
         POLLER,
-        "        if step.after_us < step.before_us:\n            self._since_step.append(step)\n",
+        "        if self._rules.minds(step):\n            self._since_step.append(step)\n",
         "",
         wrong="Nobody accounts for a clock that was set back.",
     ),
@@ -180,8 +180,8 @@ OF_BOOK: tuple[Mutant, ...] = (
     ),
     mutant(
         "interrupted-waits-for-due",
-        BOOK,
-        "            if entry.task.interrupted or entry.task.due_stands:\n                self.ready[name] = None\n",
+        "core/task.py",
+        "    if task.interrupted or task.due_stands:\n        return EARLIEST_US\n",
         "",
         wrong="What was interrupted is not looked at before the next due.",
     ),

@@ -16,7 +16,7 @@ MARKS: Mapping[str, str] = {
     "start called off": "a start was written, and a stop came before its callback was called",
     "minute passed": "a due came between the writing of a start and its call",
     "due while running": "a due was looked at while its task was running",
-    "clock set back": "a step back was accounted for",
+    "clock stepped": "a step of the clock was accounted for",
     "called after a step": "a callback was called when a step back was not yet accounted for",
     "ends during a list": "a run ended while a list was being written",
     "run outlives its task": "a list removed a task whose run is in flight",

@@ -20,10 +20,11 @@ from duly.clock import Clock, watchable
 from duly.core.reconciliation import Reconciliation, reconciled
 from duly.core.record import COLUMNS, Record, task_from
 from duly.core.registration import Registration, validated
-from duly.core.schedule import minute_begun
+from duly.core.schedule import Schedules, minute_begun
 from duly.core.task import Task
 from duly.engine.book import Book
 from duly.engine.poller import Poller
+from duly.engine.tasks import TaskRules
 from duly.engine.telling import tell_outcome
 from duly.engine.turns import Turns
 from duly.errors import ScheduleTaskError, StopSchedulerError, StoreInUseError, TaskTryDeserializeError
@@ -68,12 +69,15 @@ class Scheduler:
         self._clock = clock = watchable(clock)
         self._announcer = Announcer(_checked_listeners(listeners), clock.now)
         self._announce = self._announcer.announce
-        self._book = Book(UTC)
+        rules = TaskRules()
+        self._book = Book(UTC, rules)
+        self._schedules = Schedules(UTC)
         self._poller = Poller(
             self._book,
             self._store,
             clock,
             self._announcer,
+            rules,
             max_concurrent_runs=_checked_limit(max_concurrent_runs),
             run_timeout_us=_checked_timeout_us(run_timeout),
         )
@@ -161,11 +165,12 @@ class Scheduler:
         self._announce("SchedulerInitializationStarted", totalRegistrations=len(registrations))
         self._poller.renew()
         try:
-            self._book.begin(self._zone or tzlocal.get_localzone())
+            self._book.zone = self._zone or tzlocal.get_localzone()
+            self._schedules = Schedules(self._book.zone)
             contents = await self._store.open(uuid.uuid4().hex)  # noqa: TID251 (the id of a new store)
             try:
                 self._scheduler_id = contents.scheduler_id
-                self._book.expect(item.expression for item in registrations)
+                self._schedules.expect(item.expression for item in registrations)
                 known, unreadable = self._read(contents.records, registrations)
                 outcome = self._reconciled(registrations, known, is_restart=True)
                 await self._take_over(outcome, registrations, unreadable)
@@ -202,7 +207,7 @@ class Scheduler:
         unreadable = []
         for record in records:
             try:
-                task = task_from(record, self._book.schedule_of)
+                task = task_from(record, self._schedules.of)
             except TaskTryDeserializeError as error:
                 task_id, name = record[0], record[COLUMNS.index("name")]
                 if name in crons:
@@ -217,7 +222,7 @@ class Scheduler:
     def _reconciled(
         self, registrations: list[Registration], known: dict[str, Task], *, is_restart: bool
     ) -> Reconciliation:
-        self._book.expect(item.expression for item in registrations)
+        self._schedules.expect(item.expression for item in registrations)
         now_us = self._poller.now_us()
         return reconciled(
             registrations,
@@ -225,7 +230,7 @@ class Scheduler:
             live=self._book.live,
             now_us=now_us,
             minute_us=minute_begun(now_us, self._book.zone),
-            schedule_of=self._book.schedule_of,
+            schedule_of=self._schedules.of,
             scheduler_id=self._scheduler_id,
             is_restart=is_restart,
             known_better=self._book.known,
@@ -240,7 +245,9 @@ class Scheduler:
         removed = [*(task.id for task in outcome.orphaned), *unreadable]
         if put or removed:
             await self._store.replace(put=put, removed=removed)
-        self._book.take_over(outcome, {item.name: item.callback for item in registrations})
+        callbacks = {item.name: item.callback for item in registrations}
+        self._book.take_over(outcome.tasks, outcome.fresh, callbacks)
+        self._schedules.keep({task.schedule.text for task in outcome.tasks})
 
     async def _go(self, outcome: Reconciliation, *, scheduled: list[Task]) -> None:
         tell_outcome(self._announcer, outcome, scheduled, self._book.zone)

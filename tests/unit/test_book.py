@@ -4,19 +4,22 @@ from datetime import UTC
 
 from duly.core.reconciliation import Reconciliation, reconciled
 from duly.core.registration import Registration
-from duly.core.task import failed, started
+from duly.core.schedule import Schedules
+from duly.core.task import Task, failed, started
 from duly.cron import CronExpression
 from duly.engine.book import Book
 from duly.engine.runs import Run
+from duly.engine.tasks import TaskRules
 
 NOON_US = 1_767_268_800_000_000
+SCHEDULES = Schedules(UTC)
 
 
 async def callback() -> None:
     """Do nothing."""
 
 
-def outcome_of(book: Book, **crons: str) -> Reconciliation:
+def outcome_of(book: Book[Task], **crons: str) -> Reconciliation:
     items = [Registration(name, CronExpression.parse(cron), callback, 60) for name, cron in crons.items()]
     return reconciled(
         items,
@@ -24,19 +27,23 @@ def outcome_of(book: Book, **crons: str) -> Reconciliation:
         live=book.live,
         now_us=NOON_US,
         minute_us=NOON_US,
-        schedule_of=book.schedule_of,
+        schedule_of=SCHEDULES.of,
         scheduler_id="abc",
         is_restart=False,
     )
 
 
-def book_with(**crons: str) -> Book:
-    book = Book(UTC)
-    book.take_over(outcome_of(book, **crons), dict.fromkeys(crons, callback))
+def take_over(book: Book[Task], outcome: Reconciliation) -> None:
+    book.take_over(outcome.tasks, outcome.fresh, {task.name: callback for task in outcome.tasks})
+
+
+def book_with(**crons: str) -> Book[Task]:
+    book = Book(UTC, TaskRules())
+    take_over(book, outcome_of(book, **crons))
     return book
 
 
-def running(book: Book, name: str) -> Run:
+def running(book: Book[Task], name: str) -> Run[Task]:
     entry = book.entries[name]
     entry.task = started(entry.task, NOON_US, is_retry=False)
     entry.run = Run(name, callback, entry.task, NOON_US)
@@ -50,7 +57,7 @@ def test_override_drops_what_was_not_yet_written() -> None:
     entry = book.entries["a"]
     entry.run = None
     book.change(entry, failed(entry.task, NOON_US + 1))
-    book.take_over(outcome_of(book, a="0 4 * * *"), {"a": callback})
+    take_over(book, outcome_of(book, a="0 4 * * *"))
     assert book.unsaved == {}
     assert book.entries["a"].task.last_failure_us is None
 
@@ -61,7 +68,7 @@ def test_run_that_ended_while_the_list_was_written_is_released() -> None:
     running(book, "a")
     outcome = outcome_of(book, a="0 4 * * *")
     book.entries["a"].run = None
-    book.take_over(outcome, {"a": callback})
+    take_over(book, outcome)
     task = book.entries["a"].task
     assert (task.running_since_us, task.schedule.text) == (None, "0 4 * * *")
     assert book.unsaved == {task.id: task}
@@ -76,7 +83,7 @@ def test_end_that_came_while_the_list_was_written_is_kept() -> None:
     entry.run = None
     ended = failed(entry.task, NOON_US + 1)
     book.change(entry, ended)
-    book.take_over(outcome, {"a": callback})
+    take_over(book, outcome)
     assert book.entries["a"].task is ended
     assert book.unsaved == {ended.id: ended}
 
@@ -85,21 +92,22 @@ def test_removed_task_leaves_its_run_behind() -> None:
     """The run of a removed task is remembered as departed, and superseded, until it ends."""
     book = book_with(a="0 3 * * *")
     run = running(book, "a")
-    book.take_over(outcome_of(book), {})
+    take_over(book, outcome_of(book))
     assert book.departed == {"a": run}
     assert run.is_superseded
-    book.take_over(outcome_of(book, a="0 3 * * *"), {"a": callback})
+    take_over(book, outcome_of(book, a="0 3 * * *"))
     assert book.departed == {}
     assert book.entries["a"].run is run
 
 
 def test_schedules_are_shared_and_dropped() -> None:
     """Tasks with one cron text share a schedule; a schedule nobody uses is forgotten."""
-    book = book_with(a="0 3 * * *", b="0 3 * * *", c="0 4 * * *")
-    assert book.entries["a"].task.schedule is book.entries["b"].task.schedule
-    unused = book.entries["c"].task.schedule
-    book.take_over(outcome_of(book, a="0 3 * * *"), {"a": callback})
-    assert book.schedule_of("0 4 * * *") is not unused
+    schedules = Schedules(UTC)
+    assert schedules.of("0 3 * * *") is schedules.of("0 3 * * *")
+    used, unused = schedules.of("0 3 * * *"), schedules.of("0 4 * * *")
+    schedules.keep({"0 3 * * *"})
+    assert schedules.of("0 3 * * *") is used
+    assert schedules.of("0 4 * * *") is not unused
 
 
 def test_limit_leaves_the_rest_ready() -> None:

@@ -42,6 +42,11 @@ class Reconciliation:
     """Preserved tasks that must be written all the same: found interrupted, or ahead of the clock."""
 
     @property
+    def fresh(self) -> set[str]:
+        """The names of tasks that are new, or registered anew."""
+        return {task.name for task in self.added} | {override.after.name for override in self.overridden}
+
+    @property
     def rewritten(self) -> list[Task]:
         """The tasks whose row must be replaced."""
         return [*(override.after for override in self.overridden), *self.touched]

@@ -4,6 +4,7 @@ Tasks with the same cron text share one schedule, and a schedule remembers its l
 the stretch of time for which it is the answer. A thousand tasks that start together so cost one search.
 """
 
+from collections.abc import Iterable
 from datetime import tzinfo
 
 import msgspec
@@ -42,6 +43,31 @@ class Schedule(msgspec.Struct, gc=False, eq=False):
     def due_at_or_before(self, instant_us: Instant) -> Instant:
         """The latest due instant that is not later than *instant_us*."""
         return instant_of(self.expression.previous_at_or_before(datetime_at(instant_us, self.zone)))
+
+
+class Schedules:
+    """The schedules of one zone, one for each cron text."""
+
+    def __init__(self, zone: tzinfo) -> None:
+        self.zone = zone
+        self._schedules: dict[str, Schedule] = {}
+
+    def of(self, cron: str) -> Schedule:
+        """The one schedule of all tasks with this cron text."""
+        schedule = self._schedules.get(cron)
+        if schedule is None:
+            schedule = self._schedules[cron] = Schedule(CronExpression.parse(cron), self.zone)
+        return schedule
+
+    def expect(self, expressions: Iterable[CronExpression]) -> None:
+        """Have the schedules of *expressions*, which were parsed already, at hand."""
+        for expression in expressions:
+            if expression.text not in self._schedules:
+                self._schedules[expression.text] = Schedule(expression, self.zone)
+
+    def keep(self, used: set[str]) -> None:
+        """Forget all but those of the texts that are *used*."""
+        self._schedules = {text: schedule for text, schedule in self._schedules.items() if text in used}
 
 
 def minute_begun(instant_us: Instant, zone: tzinfo) -> Instant:

@@ -16,7 +16,7 @@ downtime of ten years costs what a downtime of a minute costs.
 import msgspec
 
 from duly.core.schedule import Schedule
-from duly.instant import LATEST_US, NEVER_US, SECOND_US, Instant
+from duly.instant import EARLIEST_US, LATEST_US, NEVER_US, SECOND_US, Instant
 
 STEP_TOLERATED_US = 5 * 60 * SECOND_US
 """A clock set back by up to this much brings no minute a second time (SCHEDULER.md 3)."""
@@ -212,4 +212,6 @@ def retry_ready_us(task: Task) -> Instant:
 
 def wakes_us(task: Task) -> Instant:
     """The instant at which the task next needs a look, if nothing else happens to it."""
+    if task.interrupted or task.due_stands:
+        return EARLIEST_US
     return min(task.due_us, retry_ready_us(task))

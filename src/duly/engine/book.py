@@ -1,76 +1,56 @@
-"""The book: every registered task with its callback and its run, and who needs a look when.
+"""The book: every registered item with its callback and its run, and who needs a look when.
 
 It also keeps what has changed and is not yet on disk. The book holds state and no opinion: what is owed is
-decided in `core`, what is written and when in the poller.
+decided by the rules, what is written and when in the poller.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
+from typing import Generic
 
+from duly.clock import Step
 from duly.core.agenda import Agenda
-from duly.core.causes import cause_standing
-from duly.core.reconciliation import Reconciliation
 from duly.core.registration import Callback
-from duly.core.schedule import Schedule
-from duly.core.task import Task, released, set_back, wakes_us
-from duly.cron import CronExpression
+from duly.engine.rules import Rules, T
 from duly.engine.runs import Run
 from duly.instant import Instant
 from duly.marks import mark
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
-    """One registered task."""
+class Entry(Generic[T]):
+    """One registered item, which is called a task here whatever its kind."""
 
-    task: Task
+    task: T
     callback: Callback
-    run: Run | None = None
+    run: Run[T] | None = None
 
 
-class Book:
+class Book(Generic[T]):
     """The registered tasks."""
 
-    def __init__(self, zone: tzinfo) -> None:
+    def __init__(self, zone: tzinfo, rules: Rules[T]) -> None:
         self.zone = zone
-        self.entries: dict[str, Entry] = {}
-        self.departed: dict[str, Run] = {}
+        self._rules = rules
+        self.entries: dict[str, Entry[T]] = {}
+        self.departed: dict[str, Run[T]] = {}
         """Runs in flight of tasks that are no longer registered."""
-        self.unsaved: dict[int, Task] = {}
+        self.unsaved: dict[int, T] = {}
         """Tasks that changed since they were last written, by id."""
         self.put_back: dict[str, Instant] = {}
         """Starts that may have been written and were not carried out, by name."""
-        self.left: dict[str, Task] = {}
+        self.left: dict[str, T] = {}
         """Tasks whose run was in flight when the book was cleared, by name."""
-        self.unwritten: dict[str, Task] = {}
+        self.unwritten: dict[str, T] = {}
         """What an earlier life of this scheduler could not write before it let go of the store, by name."""
         self.agenda = Agenda()
         self.ready: OrderedDict[str, None] = OrderedDict()
         """Names to look at as soon as possible, in order."""
-        self._schedules: dict[str, Schedule] = {}
-
-    def begin(self, zone: tzinfo) -> None:
-        """Begin a new life, in *zone*."""
-        self.zone = zone
-        self._schedules = {}
-
-    def schedule_of(self, cron: str) -> Schedule:
-        """The one schedule of all tasks with this cron text."""
-        schedule = self._schedules.get(cron)
-        if schedule is None:
-            schedule = self._schedules[cron] = Schedule(CronExpression.parse(cron), self.zone)
-        return schedule
-
-    def expect(self, expressions: Iterable[CronExpression]) -> None:
-        """Have the schedules of *expressions*, which were parsed already, at hand."""
-        for expression in expressions:
-            if expression.text not in self._schedules:
-                self._schedules[expression.text] = Schedule(expression, self.zone)
 
     @property
-    def tasks(self) -> dict[str, Task]:
+    def tasks(self) -> dict[str, T]:
         """The tasks by name."""
         return {name: entry.task for name, entry in self.entries.items()}
 
@@ -81,14 +61,16 @@ class Book:
         live |= {name: entry.run.started_us for name, entry in self.entries.items() if entry.run is not None}
         return live
 
-    def take_over(self, outcome: Reconciliation, callbacks: Mapping[str, Callback]) -> None:
-        """Make *outcome*, which the store now holds, the contents of the book.
+    def take_over(
+        self, tasks: Sequence[T], fresh: Collection[str], callbacks: Mapping[str, Callback]
+    ) -> None:
+        """Make *tasks*, which the store now holds, the contents of the book.
 
-        Runs may have ended while it was being written. What they changed is newer than *outcome*.
+        Runs may have ended while they were being written. What that changed is newer, except for those that
+        are *fresh*: new, or registered anew.
         """
         before, self.entries = self.entries, {}
-        fresh = {task.name for task in outcome.added} | {change.after.name for change in outcome.overridden}
-        for task in outcome.tasks:
+        for task in tasks:
             entry = before.pop(task.name, None)
             if entry is None:
                 entry = Entry(task, callbacks[task.name], self.departed.pop(task.name, None))
@@ -106,7 +88,7 @@ class Book:
                 mark("ends during a list")
             entry.callback = callbacks[task.name]
             if entry.run is None and entry.task.running_since_us is not None:
-                self.change(entry, released(entry.task))
+                self.change(entry, self._rules.released(entry.task))
             self.entries[task.name] = entry
         for name, entry in before.items():
             self.unsaved.pop(entry.task.id, None)
@@ -114,8 +96,6 @@ class Book:
                 mark("run outlives its task")
                 entry.run.is_superseded = True
                 self.departed[name] = entry.run
-        used = {entry.task.schedule.text for entry in self.entries.values()}
-        self._schedules = {text: schedule for text, schedule in self._schedules.items() if text in used}
         self.set_agenda()
 
     def clear(self) -> None:
@@ -128,7 +108,7 @@ class Book:
         in_flight = {name: entry for name, entry in self.entries.items() if entry.run is not None}
         self.left = {name: entry.task for name, entry in in_flight.items()}
         self.departed |= {name: entry.run for name, entry in in_flight.items() if entry.run is not None}
-        self.entries, self._schedules = {}, {}
+        self.entries = {}
         self.set_agenda()
 
     def settle(self) -> None:
@@ -141,14 +121,14 @@ class Book:
         self.departed, self.left = {}, {}
         self.settle()
 
-    def part_from(self, run: Run, ended: Callable[[Task], Task]) -> None:
+    def part_from(self, run: Run[T], ended: Callable[[T], T]) -> None:
         """Note the end of a run whose task is not in the book any more."""
         if self.departed.get(run.name) is run:
             del self.departed[run.name]
             if (task := self.left.pop(run.name, None)) is not None:
                 self.unwritten[run.name] = ended(task)
 
-    def known(self, stored: Task) -> Task:
+    def known(self, stored: T) -> T:
         """What is known of a task that a store holds: the end of its run, if this process saw it."""
         ended = self.unwritten.get(stored.name)
         if ended is None or ended.id != stored.id or stored.running_since_us is None:
@@ -161,26 +141,21 @@ class Book:
         self.agenda = Agenda()
         self.ready.clear()
         for name, entry in self.entries.items():
-            if entry.task.interrupted or entry.task.due_stands:
-                self.ready[name] = None
-            self.agenda.add(name, wakes_us(entry.task))
+            self.agenda.add(name, self._rules.wakes_us(entry.task))
 
-    def change(self, entry: Entry, task: Task) -> None:
+    def change(self, entry: Entry[T], task: T) -> None:
         """Note that a task has become *task*, and that this is to be written."""
         entry.task = task
         self.unsaved[task.id] = task
 
-    def look_at(self, entry: Entry, now_us: Instant) -> None:
-        """Have a task that has just ended looked at: at once if it is owed a start, else when it will be."""
-        if cause_standing(entry.task, now_us) is not None:
-            self.ready[entry.task.name] = None
-        elif (wakes := wakes_us(entry.task)) < entry.task.due_us:  # its due is on the agenda since its start
-            self.agenda.add(entry.task.name, wakes)
+    def look_at(self, entry: Entry[T]) -> None:
+        """Have a task looked at when it next needs it, which may be at once."""
+        self.agenda.add(entry.task.name, self._rules.wakes_us(entry.task))
 
-    def set_back(self, before_us: Instant, after_us: Instant) -> None:
-        """Account for a clock that was set back from *before_us* to *after_us*."""
+    def step(self, step: Step) -> None:
+        """Account for a clock that was stepped."""
         for entry in self.entries.values():
-            if (task := set_back(entry.task, before_us, after_us)) is not entry.task:
+            if (task := self._rules.stepped(entry.task, step)) is not entry.task:
                 self.change(entry, task)
         self.set_agenda()
 

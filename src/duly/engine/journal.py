@@ -6,22 +6,25 @@ and so is its passing; in between the store is asked after pauses that grow to a
 """
 
 from collections.abc import Callable
+from typing import Generic
 
-from duly.core.task import Task
 from duly.engine.book import Book
+from duly.engine.rules import T
 from duly.events import Announcer, described
 from duly.instant import SECOND_US, Instant
 from duly.marks import mark
-from duly.store import Store
+from duly.store.protocol import Shelf
 
 _FIRST_PAUSE_US = SECOND_US
 _LONGEST_PAUSE_US = 16 * SECOND_US
 
 
-class Journal:
+class Journal(Generic[T]):
     """The way from the book to the store."""
 
-    def __init__(self, book: Book, store: Store, announcer: Announcer, now_us: Callable[[], Instant]) -> None:
+    def __init__(
+        self, book: Book[T], store: Shelf[T], announcer: Announcer, now_us: Callable[[], Instant]
+    ) -> None:
         self._book = book
         self._store = store
         self._announce = announcer.announce
@@ -50,7 +53,7 @@ class Journal:
             assert self._fault is not None
             raise self._fault
 
-    async def write(self, started: list[Task]) -> bool:
+    async def write(self, started: list[T]) -> bool:
         """Make the unsaved ends and the new starts durable in one transaction. False if that failed."""
         book = self._book
         changes = book.unsaved | {task.id: task for task in started}

@@ -9,33 +9,35 @@ from collections.abc import Callable
 from datetime import UTC
 from heapq import heapify, heappop, heappush
 from itertools import count
+from typing import Generic, TypeVar
 
 from duly.clock import Clock
-from duly.engine.runs import Run
 from duly.instant import LATEST_US, Instant, datetime_at, instant_of
+
+K = TypeVar("K")
 
 _SPARE = 64
 
 
-class Limits:
-    """The deadlines of the runs in flight."""
+class Limits(Generic[K]):
+    """The deadlines of what is under way: runs, processes, pauses."""
 
-    def __init__(self, clock: Clock, cancel: Callable[[Run], None]) -> None:
+    def __init__(self, clock: Clock, cancel: Callable[[K], None]) -> None:
         self._clock = clock
         self._cancel = cancel
         self._order = count()
-        self._deadlines: list[tuple[Instant, int, Run]] = []
-        self._live: set[Run] = set()
+        self._deadlines: list[tuple[Instant, int, K]] = []
+        self._live: set[K] = set()
         self._watch: asyncio.Task[None] | None = None
 
-    def begin(self, run: Run, deadline_us: Instant) -> None:
+    def begin(self, run: K, deadline_us: Instant) -> None:
         """Cancel *run* if it still runs at *deadline_us*."""
         self._live.add(run)
         heappush(self._deadlines, (deadline_us, next(self._order), run))
         if self._deadlines[0][2] is run:
             self._watch_anew()
 
-    def end(self, run: Run) -> None:
+    def end(self, run: K) -> None:
         """Note that *run* has ended, whether or not it had a limit."""
         self._live.discard(run)
         if not self._live:

@@ -1,6 +1,6 @@
 """The poller: sleeps until there is something to do, decides, writes, and then starts.
 
-The order in one cycle is the proof of the durability claim (SCHEDULER.md 3): `starts_owed` decides,
+The order in one cycle is the proof of the durability claim (SCHEDULER.md 3): the rules decide,
 `store.save` makes the starts durable in one transaction together with the ends that came in meanwhile,
 and only then is any callback called. If the write fails nothing was started, nothing is forgotten, and the
 same is tried again a little later: whole records are written, so an attempt of unknown outcome does no harm.
@@ -10,40 +10,42 @@ polls on a fixed beat.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Generic
 
 from duly.clock import Step, Watchable
-from duly.core.causes import Start, starts_owed
-from duly.core.task import Task, called, failed, released, succeeded, wakes_us
 from duly.engine.book import Book, Entry
 from duly.engine.journal import Journal
 from duly.engine.limits import Limits
+from duly.engine.rules import Begin, Rules, T
 from duly.engine.runs import Run, Runs
 from duly.engine.signal import Signal
-from duly.engine.telling import iso, tell_end, tell_start
+from duly.engine.telling import iso
 from duly.events import Announcer
 from duly.instant import LATEST_US, SECOND_US, Instant, datetime_at, instant_of, milliseconds
 from duly.marks import mark
-from duly.store import Store
+from duly.store.protocol import Shelf
 
 
-class Poller:
+class Poller(Generic[T]):
     """The loop that starts what is owed."""
 
     def __init__(
         self,
-        book: Book,
-        store: Store,
+        book: Book[T],
+        store: Shelf[T],
         clock: Watchable,
         announcer: Announcer,
+        rules: Rules[T],
         *,
-        max_concurrent_runs: int | None,
-        run_timeout_us: int | None,
+        max_concurrent_runs: int | None = None,
+        run_timeout_us: int | None = None,
     ) -> None:
         self._book = book
         self._clock = clock
         self._announcer = announcer
         self._announce = announcer.announce
+        self._rules = rules
         self._max_concurrent_runs = max_concurrent_runs
         self._run_timeout_us = run_timeout_us
         self._journal = Journal(book, store, announcer, self.now_us)
@@ -57,9 +59,9 @@ class Poller:
         self._holds = 0
         self._loop: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] | None = None
-        self._since_step: list[Step | Run] = []
-        """Steps back that are not yet accounted for, and the runs called since the first of them."""
-        self._limits = Limits(clock, self.runs.cancel)
+        self._since_step: list[Step | Run[T]] = []
+        """Steps that are not yet accounted for, and the runs called since the first of them."""
+        self._limits: Limits[Run[T]] = Limits(clock, self.runs.cancel)
         self._sleeper: asyncio.Task[None] | None = None
         self._sleeping_until_us: Instant | None = None
 
@@ -195,10 +197,8 @@ class Poller:
         is_written = await self._journal.write([start.after for start in owed])
         if not is_written or self._is_shut():
             self._put_back(owed)
-            owed = []
-        if owed and self._announcer.wants("TaskRunStarted"):
-            for start in owed:
-                tell_start(self._announcer, start, self._book.zone)
+            owed = ()
+        self._rules.tell_starts(self._announcer, owed, self._book.zone)
         for start in owed:
             self._begin_run(start)
         if self._book.ready and self._room() != 0 and is_written and not self._is_shut():
@@ -216,12 +216,12 @@ class Poller:
         """Let the book know what steps of the clock mean for its tasks. Hold `writing` meanwhile."""
         for happened in self._since_step:
             if isinstance(happened, Step):
-                mark("clock set back")
-                self._book.set_back(happened.before_us, happened.after_us)
+                mark("clock stepped")
+                self._book.step(happened)
             elif (entry := self._entry_of(happened)) is not None and not happened.is_superseded:
                 # It was called under the new time, and has answered what came before that.
-                entry.task = called(entry.task, happened.called_us)
-                self._book.agenda.add(happened.name, entry.task.due_us)
+                entry.task = self._rules.called(entry.task, happened.called_us)
+                self._book.look_at(entry)
         self._since_step.clear()
 
     def _room(self) -> int | None:
@@ -230,27 +230,31 @@ class Poller:
             return None
         return max(self._max_concurrent_runs - len(self.runs), 0)
 
-    def _starts_owed(self, names: list[str], now_us: Instant) -> list[Start]:
+    def _starts_owed(self, names: list[str], now_us: Instant) -> Sequence[Begin[T]]:
+        if not names:
+            return ()
         entries = self._book.entries
-        owed = starts_owed([entries[name].task for name in names], now_us)
-        if len(owed) != len(names):
-            self._look_again_at(names, {start.before.name for start in owed})
-        return owed
+        look = self._rules.looked_at([entries[name].task for name in names], now_us)
+        for before, after in look.changed:
+            self._book.change(entries[after.name], after)
+            self._rules.tell_changed(self._announcer, before, after, self._book.zone)
+        if len(look.starts) != len(names):
+            self._look_again_at(names, {start.before.name for start in look.starts}, now_us)
+        return look.starts
 
-    def _look_again_at(self, names: list[str], owed: set[str]) -> None:
-        """Put what was looked at in vain back on the agenda; a running task comes back when it ends."""
+    def _look_again_at(self, names: list[str], owed: set[str], now_us: Instant) -> None:
+        """Put what was not started back on the agenda; what waits for its run to end comes back with that."""
         for name in names:
             if name in owed:
                 continue
             entry = self._book.entries[name]
-            if entry.run is None:
-                self._book.agenda.add(name, wakes_us(entry.task))
+            if entry.run is None or self._rules.wakes_us(entry.task) > now_us:
+                self._book.look_at(entry)
                 continue
             mark("due while running")
-            if self._announcer.wants("TaskSkipped"):
-                self._announce("TaskSkipped", taskName=name, reason="still running; starts when the run ends")
+            self._rules.tell_skipped(self._announcer, name, "still running; starts when the run ends")
 
-    def _put_back(self, starts: list[Start]) -> None:
+    def _put_back(self, starts: Sequence[Begin[T]]) -> None:
         """Nothing was started: what is owed stays owed, and the record must say so again."""
         for start in starts:
             mark("start put back")
@@ -262,17 +266,17 @@ class Poller:
 
     # --- runs ---
 
-    def _begin_run(self, start: Start) -> None:
+    def _begin_run(self, start: Begin[T]) -> None:
         entry = self._book.entries[start.before.name]
         started_us = start.after.running_since_us
         assert started_us is not None
         assert entry.run is None
         entry.task = start.after
-        self._book.agenda.add(start.after.name, start.after.due_us)
+        self._book.look_at(entry)
         entry.run = Run(start.after.name, entry.callback, start.before, started_us)
         self.runs.begin(entry.run)
 
-    def _on_call(self, run: Run) -> bool:
+    def _on_call(self, run: Run[T]) -> bool:
         """Whether the callback of *run* may be called, now that its turn has come."""
         entry, now_us = self._entry_of(run), run.called_us
         if self.is_closed:  # nothing starts once a stop was called (MODEL.md S1a)
@@ -281,19 +285,19 @@ class Poller:
         if self._since_step:
             mark("called after a step")
             self._since_step.append(run)
-        if entry is not None and now_us >= entry.task.due_us:
+        if entry is not None and (task := self._rules.called(entry.task, now_us)) is not entry.task:
             mark("minute passed")
             # Written with the end of the run; until then a crash makes the task interrupted anyway.
-            entry.task = called(entry.task, now_us)
-            self._book.agenda.add(run.name, entry.task.due_us)
+            entry.task = task
+            self._book.look_at(entry)
         if self._run_timeout_us is not None:
             self._limits.begin(run, now_us + self._run_timeout_us)
         return True
 
-    def _call_off(self, run: Run, entry: Entry | None) -> None:
+    def _call_off(self, run: Run[T], entry: Entry[T] | None) -> None:
         """Take back a start that was written and not yet carried out: what was owed is owed still."""
         mark("start called off")
-        self._announce("TaskSkipped", taskName=run.name, reason="called off before it was called")
+        self._rules.tell_skipped(self._announcer, run.name, "called off before it was called")
         if entry is None:
             self._book.part_from(run, lambda _task: run.before)
             return
@@ -303,34 +307,24 @@ class Poller:
         self._book.ready[run.name] = None
         self._wake()
 
-    def _on_end(self, run: Run, error: BaseException | None) -> None:
-        now_us = run.ended_us
+    def _on_end(self, run: Run[T], error: BaseException | None) -> None:
         self._limits.end(run)
         if run.is_timed_out:
             mark("run timed out")
             assert self._run_timeout_us is not None
             error = TimeoutError(f"cancelled after {self._run_timeout_us / SECOND_US:g} s (run_timeout)")
-        entry, retry_at_us = self._entry_of(run), None
+        entry, task = self._entry_of(run), None
         if entry is None:
-            self._book.part_from(run, lambda task: _ended(task, run, error))
+            self._book.part_from(run, lambda task: self._rules.ended(task, run, error))
         else:
             entry.run = None
-            task = _ended(entry.task, run, error)
-            retry_at_us = task.retry_at_us if error is not None else None
+            task = self._rules.ended(entry.task, run, error)
             self._book.change(entry, task)
-            self._book.look_at(entry, now_us)
+            self._book.look_at(entry)
             self._wake()
-        duration_us = max(now_us - run.called_us, 0)
-        tell_end(
-            self._announcer,
-            run.name,
-            duration_us=duration_us,
-            error=error,
-            retry_at_us=retry_at_us,
-            zone=self._book.zone,
-        )
+        self._rules.tell_end(self._announcer, task, run, error, self._book.zone)
 
-    def _entry_of(self, run: Run) -> Entry | None:
+    def _entry_of(self, run: Run[T]) -> Entry[T] | None:
         entry = self._book.entries.get(run.name)
         return entry if entry is not None and entry.run is run else None
 
@@ -342,7 +336,7 @@ class Poller:
             before=iso(step.before_us, self._book.zone),
             after=iso(step.after_us, self._book.zone),
         )
-        if step.after_us < step.before_us:
+        if self._rules.minds(step):
             self._since_step.append(step)
         # A pause or a time limit is a length of time, whatever the wall clock reads meanwhile.
         shift_us = step.after_us - step.before_us
@@ -353,10 +347,3 @@ class Poller:
     def _announce_poll(self, name: str, now_us: Instant, **fields: object) -> None:
         if self._announcer.wants(name):
             self._announce(name, pollTime=iso(now_us, self._book.zone), **fields)
-
-
-def _ended(task: Task, run: Run, error: BaseException | None) -> Task:
-    """What the end of *run* makes of its task."""
-    if run.is_superseded:
-        return released(task)
-    return succeeded(task, run.ended_us) if error is None else failed(task, run.ended_us)

@@ -11,25 +11,26 @@ from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any, Generic
 
 from duly.core.registration import Callback
-from duly.core.task import Task
+from duly.engine.rules import T
 from duly.engine.signal import Signal
 from duly.instant import Instant
 from duly.threads import OVERDUE
 
-current_run: ContextVar["Run | None"] = ContextVar("duly_current_run", default=None)
+current_run: ContextVar["Run[Any] | None"] = ContextVar("duly_current_run", default=None)
 """The run whose callback is executing here, also in the tasks and threads it started."""
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class Run(Generic[T]):
     """One execution of one callback."""
 
     name: str
     callback: Callback
-    before: Task
-    """The task without this run, for the case that it is called off."""
+    before: T
+    """The item without this run, for the case that it is called off."""
     started_us: Instant
     """When its start was recorded."""
     called_us: Instant = 0
@@ -43,34 +44,34 @@ class Run:
     task: asyncio.Task[None] | None = None
 
 
-class Runs:
+class Runs(Generic[T]):
     """The runs in flight."""
 
     def __init__(
         self,
         now_us: Callable[[], Instant],
-        on_call: Callable[[Run], bool],
-        on_end: Callable[[Run, BaseException | None], None],
+        on_call: Callable[[Run[T]], bool],
+        on_end: Callable[[Run[T], BaseException | None], None],
     ) -> None:
         self._now_us = now_us
         self._on_call = on_call
         self._on_end = on_end
-        self._live: set[Run] = set()
-        self._finished: list[tuple[Run, BaseException | None]] = []
-        self._waiting: Counter[Run] = Counter()
+        self._live: set[Run[T]] = set()
+        self._finished: list[tuple[Run[T], BaseException | None]] = []
+        self._waiting: Counter[Run[T]] = Counter()
         """Runs that are themselves inside `initialize` or `stop`; to wait for those is to wait for ever."""
         self._changed = Signal()
 
     def __len__(self) -> int:
         return len(self._live)
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: Run[T]) -> None:
         """Have the callback of *run* called, soon."""
         self._live.add(run)
         # Not through create_task: a user's eager task factory would call the callback here and now.
         run.task = asyncio.Task(self._perform(run), loop=asyncio.get_running_loop(), name=run.name)
 
-    def cancel(self, run: Run) -> None:
+    def cancel(self, run: Run[T]) -> None:
         """Cancel a run that took too long."""
         run.is_timed_out = True
         if run.task is not None:
@@ -89,7 +90,7 @@ class Runs:
         self._changed.notify()
         return lambda: self._leave_wait(run)
 
-    def _leave_wait(self, run: Run) -> None:
+    def _leave_wait(self, run: Run[T]) -> None:
         if self._waiting[run] <= 1:
             del self._waiting[run]
         else:
@@ -112,7 +113,7 @@ class Runs:
         for _ in range(_CYCLES_TO_DIE):
             await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
 
-    async def _perform(self, run: Run) -> None:
+    async def _perform(self, run: Run[T]) -> None:
         current_run.set(run)
         error: BaseException | None = None
         try:
@@ -133,7 +134,7 @@ class Runs:
             # After whatever is ready to run: callbacks that wait to be called come before our paperwork.
             asyncio.get_running_loop().call_soon(self._settle)
 
-    def _forget(self, run: Run) -> None:
+    def _forget(self, run: Run[T]) -> None:
         """Let go of a run that was called off before its callback was called."""
         self._live.discard(run)
         self._changed.notify()

@@ -12,7 +12,7 @@ crash would, without another byte written.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from duly.core.record import Record
 from duly.core.task import Task
@@ -24,6 +24,21 @@ class Contents(NamedTuple):
     scheduler_id: str
     """Made when the store was first opened, the same ever since."""
     records: Sequence[Record]
+
+
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Shelf(Protocol[T_contra]):
+    """The part of a store that the engine writes to: items of one kind, each a whole record."""
+
+    async def replace(self, *, put: Sequence[T_contra], removed: Sequence[int]) -> None:
+        """Write the items *put* whole, new or not, and forget those with the ids *removed*."""
+        ...
+
+    async def save(self, items: Sequence[T_contra], /) -> None:
+        """Write what running changed in *items*."""
+        ...
 
 
 @runtime_checkable

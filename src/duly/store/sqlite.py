@@ -77,9 +77,9 @@ class SQLiteStore:
         """Write tasks whole and forget others, in one transaction."""
         statements = []
         if removed:
-            statements.append((_sql("remove"), _encoded(removed).decode()))
+            statements.append((sql("remove"), _encoded(removed).decode()))
         if put:
-            statements.append((_sql("put"), _encoded([record_of(task) for task in put]).decode()))
+            statements.append((sql("put"), _encoded([record_of(task) for task in put]).decode()))
         await self._worker.do(partial(self._transact, partial(self._execute, statements)))
         self._checkpoint_soon()
 
@@ -87,6 +87,15 @@ class SQLiteStore:
         """Write what running changed, in one transaction."""
         rows = _encoded([(task.id, *state_of(task)) for task in tasks]).decode()
         await self._worker.do(partial(self._transact, partial(self._save, rows, len(tasks))))
+        self._checkpoint_soon()
+
+    async def read(self, query: Callable[[apsw.Connection], T]) -> T:
+        """What *query* finds in the other tables of the file. Raises StoreError."""
+        return await self._worker.do(lambda: self._guarded(partial(query, self._connected())))
+
+    async def write(self, change: Callable[[apsw.Connection], object]) -> None:
+        """Make *change* to the other tables of the file, in one transaction. Raises StoreError."""
+        await self._worker.do(partial(self._transact, change))
         self._checkpoint_soon()
 
     async def close(self) -> None:
@@ -107,14 +116,14 @@ class SQLiteStore:
         try:
             self._scheduler_id, self._new_id = "", new_id
             connection = self._connected()
-            records = self._guarded(lambda: connection.execute(_sql("load")).fetchall())
+            records = self._guarded(lambda: connection.execute(sql("load")).fetchall())
         except BaseException:
             self._shut()
             raise
         return Contents(self._scheduler_id, records)
 
     def _save(self, rows: str, expected: int, connection: apsw.Connection) -> None:
-        connection.execute(_sql("save"), (rows,))
+        connection.execute(sql("save"), (rows,))
         if (actual := connection.changes()) != expected:
             raise TaskListMismatchError(expected=expected, actual=actual)
 
@@ -122,7 +131,7 @@ class SQLiteStore:
         for statement, rows in statements:
             connection.execute(statement, (rows,))
 
-    def _transact(self, change: Callable[[apsw.Connection], None]) -> None:
+    def _transact(self, change: Callable[[apsw.Connection], object]) -> None:
         self._check_in_place()
         connection = self._connected()
         try:
@@ -233,11 +242,12 @@ def migrations() -> tuple[str, ...]:
 
 
 @cache
-def _sql(name: str) -> str:
+def sql(name: str) -> str:
+    """One of our statements, by name."""
     return files("duly.store").joinpath("sql", "sqlite", f"{name}.sql").read_text()
 
 
-def _in_transaction(connection: apsw.Connection, change: Callable[[apsw.Connection], None]) -> None:
+def _in_transaction(connection: apsw.Connection, change: Callable[[apsw.Connection], object]) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         change(connection)

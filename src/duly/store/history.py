@@ -1,0 +1,319 @@
+"""The history: every run of a service, and every slot that a timer missed, with the reason.
+
+It is written beside the work, never in its way. Rows are noted at once and written soon, all that were noted
+meanwhile in one transaction; a store that cannot write keeps nobody from running, it only makes the rows wait
+until it can. A run is a whole row each time it is noted, so writing it twice is safe. What must be durable
+before something is visible is not decided here: whoever needs that waits for `settled`.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Protocol
+
+import msgspec
+
+from duly.clock import Clock
+from duly.errors import StoreError
+from duly.events import Announcer, described
+from duly.instant import Instant
+
+_FIRST_PAUSE_S = 1
+_LONGEST_PAUSE_S = 16
+_MOST_MISSES_WAITING = 10_000
+
+
+class RunRow(msgspec.Struct, array_like=True, frozen=True, gc=False, kw_only=True):
+    """One run of a service, from before its process is made."""
+
+    id: int
+    service: str
+    timer: str | None = None
+    reason: str
+    scheduled_us: Instant | None = None
+    """The instant that it answers, if a timer fired it for one."""
+    started_us: Instant
+    ended_us: Instant | None = None
+    result: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    message: str = ""
+    """What there is to say beyond that, such as why it could not be started."""
+    pid: int | None = None
+    pid_started: int | None = None
+    boot: str | None = None
+    output: str = ""
+    """The tail of its output."""
+    output_lost: int = 0
+    """How many bytes came before that tail."""
+
+
+class MissRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One due of a timer that was not answered by a run."""
+
+    timer: str
+    at_us: Instant
+    reason: str
+
+
+class Rows(Protocol):
+    """Where a history is kept. Each write is one transaction."""
+
+    async def put(self, runs: Sequence[RunRow], misses: Sequence[MissRow], /) -> None:
+        """Write runs whole, new or not, and add misses. Raises StoreError."""
+        ...
+
+    async def declare(self, services: Mapping[str, str], /) -> None:
+        """Make these the services that the store knows, each with its definition."""
+        ...
+
+    async def declared(self) -> dict[str, str]:
+        """The services that the store knows."""
+        ...
+
+    async def last_id(self) -> int:
+        """The highest id that a run has."""
+        ...
+
+    async def runs(
+        self, *, service: str | None = None, timer: str | None = None, before: int | None = None, limit: int
+    ) -> list[RunRow]:
+        """Runs, newest first."""
+        ...
+
+    async def run(self, run_id: int, /) -> RunRow | None:
+        """One run."""
+        ...
+
+    async def misses(self, *, timer: str | None = None, limit: int) -> list[MissRow]:
+        """Misses, newest first."""
+        ...
+
+    async def open_runs(self) -> list[RunRow]:
+        """The runs of which no end is known, oldest first."""
+        ...
+
+    async def last_ends(self) -> dict[str, RunRow]:
+        """Of each service the newest run that has ended."""
+        ...
+
+    async def prune(self, *, oldest_us: Instant, runs: int) -> None:
+        """Forget what ended before *oldest_us*, and of each service all but the newest *runs*.
+
+        The newest of each service that has ended is kept in any case.
+        """
+        ...
+
+
+class History:
+    """What ran, in order of appearance; read through `rows`."""
+
+    def __init__(self, rows: Rows, clock: Clock, announcer: Announcer) -> None:
+        self.rows = rows
+        self._clock = clock
+        self._announce = announcer.announce
+        self._next_id = 1
+        self._runs: dict[int, RunRow] = {}
+        self._misses: list[MissRow] = []
+        self._fault: StoreError | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Read where the numbers of runs stand."""
+        self._next_id = await self.rows.last_id() + 1
+
+    def new_id(self) -> int:
+        """A number that no run has had."""
+        self._next_id += 1
+        return self._next_id - 1
+
+    def note(self, row: RunRow) -> None:
+        """Have *row* written soon; a later one of the same run takes its place."""
+        self._runs[row.id] = _without_nul(row)
+        self._write_soon()
+
+    def note_miss(self, row: MissRow) -> None:
+        """Have *row* written soon."""
+        self._misses.append(row)
+        # A store that cannot write for weeks must not fill the memory with what did not happen.
+        del self._misses[:-_MOST_MISSES_WAITING]
+        self._write_soon()
+
+    async def settled(self) -> None:
+        """Return once everything noted so far is on disk. Raises StoreError if it cannot be written now."""
+        async with self._lock:
+            while self._is_behind() and await self._write():
+                pass
+        if self._fault is not None:
+            raise self._fault
+
+    async def close(self) -> None:
+        """Write what is not yet written. Raises StoreError if that cannot be done."""
+        if self._writing is not None:
+            self._writing.cancel()
+        await self.settled()
+
+    # --- reading: what was noted and is not yet written counts ---
+
+    async def runs(
+        self,
+        *,
+        service: str | None = None,
+        timer: str | None = None,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> list[RunRow]:
+        """Runs, newest first."""
+        written = await self.rows.runs(service=service, timer=timer, before=before, limit=limit)
+        known = {row.id: row for row in written} | self._runs
+        return _newest(known.values(), service, timer, before)[:limit]
+
+    async def run(self, run_id: int) -> RunRow | None:
+        """One run."""
+        return self._runs.get(run_id) or await self.rows.run(run_id)
+
+    async def open_runs(self) -> list[RunRow]:
+        """The runs that an earlier process left without an end."""
+        return await self.rows.open_runs()
+
+    async def last_ends(self) -> dict[str, RunRow]:
+        """Of each service the newest run that has ended."""
+        return await self.rows.last_ends()
+
+    async def misses(self, *, timer: str | None = None, limit: int = 50) -> list[MissRow]:
+        """Misses, newest first."""
+        waiting = [row for row in reversed(self._misses) if timer in {None, row.timer}]
+        return [*waiting, *await self.rows.misses(timer=timer, limit=limit)][:limit]
+
+    async def prune(self, *, oldest_us: Instant, runs: int) -> None:
+        """Forget what ended before *oldest_us*, and of each service all but the newest *runs*."""
+        await self.rows.prune(oldest_us=oldest_us, runs=runs)
+
+    # --- writing ---
+
+    def _is_behind(self) -> bool:
+        return bool(self._runs or self._misses)
+
+    def _write_soon(self) -> None:
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.get_running_loop().create_task(self._write_all(), name="duly history")
+
+    async def _write_all(self) -> None:
+        # After whatever is ready to run: what starts or ends together is written together.
+        await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
+        pause_s = _FIRST_PAUSE_S
+        while self._is_behind():
+            async with self._lock:
+                is_written = not self._is_behind() or await self._write()
+            if not is_written:
+                await self._clock.sleep_until(self._clock.now() + timedelta(seconds=pause_s))
+                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    async def _write(self) -> bool:
+        runs, misses = self._runs, self._misses
+        self._runs, self._misses = {}, []
+        try:
+            await self.rows.put(list(runs.values()), misses)
+        except BaseException as error:
+            # Those noted since are newer. A write of unknown outcome may count a miss twice, never lose one.
+            self._runs, self._misses = runs | self._runs, [*misses, *self._misses]
+            if not isinstance(error, StoreError):
+                raise
+            if self._fault is None or described(self._fault) != described(error):
+                self._announce("StoreFault", error=described(error))
+            self._fault = error
+            return False
+        if self._fault is not None:
+            self._announce("StoreRecovered", error=described(self._fault))
+            self._fault = None
+        return True
+
+
+def _without_nul(row: RunRow) -> RunRow:
+    """The row as SQLite can keep it: its texts end at a NUL."""
+    if "\0" not in row.output and "\0" not in row.message:
+        return row
+    output, message = (text.replace("\0", "\ufffd") for text in (row.output, row.message))
+    return msgspec.structs.replace(row, output=output, message=message)
+
+
+class MemoryRows:
+    """A history that ends with the process."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, RunRow] = {}
+        self._misses: list[MissRow] = []
+        self._services: dict[str, str] = {}
+
+    async def put(self, runs: Sequence[RunRow], misses: Sequence[MissRow]) -> None:
+        """Write runs whole, new or not, and add misses."""
+        self._runs |= {row.id: row for row in runs}
+        self._misses += misses
+
+    async def declare(self, services: Mapping[str, str]) -> None:
+        """Make these the services that are known."""
+        self._services = dict(services)
+
+    async def declared(self) -> dict[str, str]:
+        """The services that are known."""
+        return dict(self._services)
+
+    async def last_id(self) -> int:
+        """The highest id that a run has."""
+        return max(self._runs, default=0)
+
+    async def runs(
+        self, *, service: str | None = None, timer: str | None = None, before: int | None = None, limit: int
+    ) -> list[RunRow]:
+        """Runs, newest first."""
+        return _newest(self._runs.values(), service, timer, before)[:limit]
+
+    async def run(self, run_id: int) -> RunRow | None:
+        """One run."""
+        return self._runs.get(run_id)
+
+    async def misses(self, *, timer: str | None = None, limit: int) -> list[MissRow]:
+        """Misses, newest first."""
+        return [row for row in reversed(self._misses) if timer in {None, row.timer}][:limit]
+
+    async def open_runs(self) -> list[RunRow]:
+        """The runs of which no end is known, oldest first."""
+        return sorted((row for row in self._runs.values() if row.ended_us is None), key=lambda row: row.id)
+
+    async def last_ends(self) -> dict[str, RunRow]:
+        """Of each service the newest run that has ended."""
+        ended = (
+            row for row in sorted(self._runs.values(), key=lambda row: row.id) if row.ended_us is not None
+        )
+        return {row.service: row for row in ended}
+
+    async def prune(self, *, oldest_us: Instant, runs: int) -> None:
+        """Forget what is too old or too much, but never the newest of each service that has ended."""
+        kept = {row.id for row in (await self.last_ends()).values()}
+        ages: Counter[str] = Counter()
+        for row in _newest(self._runs.values(), None, None, None):
+            ages[row.service] += 1
+            is_over = row.ended_us is not None and (row.ended_us < oldest_us or ages[row.service] > runs)
+            if is_over and row.id not in kept:
+                del self._runs[row.id]
+        ages.clear()
+        for miss in reversed(list(self._misses)):
+            ages[miss.timer] += 1
+            if miss.at_us < oldest_us or ages[miss.timer] > runs:
+                self._misses.remove(miss)
+
+
+def _newest(
+    rows: Iterable[RunRow], service: str | None, timer: str | None, before: int | None
+) -> list[RunRow]:
+    """Those of a service or timer (None: of all) with an id below *before*, newest first."""
+    chosen = (
+        row
+        for row in rows
+        if service in {None, row.service}
+        and timer in {None, row.timer}
+        and (before is None or row.id < before)
+    )
+    return sorted(chosen, key=lambda row: -row.id)

@@ -1,0 +1,151 @@
+"""The other tables of a SQLite store: the history of runs and misses, the services, and the timers.
+
+They share the file, its hold, its one writer thread and its faults with the tasks: `SQLiteStore.read` and
+`write` carry everything. A timer's row is written like a task's: whole, and as one of a group.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import apsw
+import msgspec
+
+from duly.instant import Instant
+from duly.store.history import MissRow, RunRow
+from duly.store.protocol import Contents
+from duly.store.sqlite import SQLiteStore, sql
+
+T = TypeVar("T")
+
+_LAST = 2**62
+
+_encoded = msgspec.json.Encoder().encode
+
+
+class SQLiteRows:
+    """The history in a SQLite store that is open."""
+
+    def __init__(self, store: SQLiteStore) -> None:
+        self._store = store
+
+    async def put(self, runs: Sequence[RunRow], misses: Sequence[MissRow]) -> None:
+        """Write runs whole, new or not, and add misses, in one transaction."""
+
+        def change(connection: apsw.Connection) -> None:
+            if runs:
+                connection.execute(sql("run_put"), (_encoded(runs).decode(),))
+            if misses:
+                connection.execute(sql("miss_put"), (_encoded(misses).decode(),))
+
+        await self._store.write(change)
+
+    async def declare(self, services: Mapping[str, str]) -> None:
+        """Make these the services that the store knows."""
+
+        def change(connection: apsw.Connection) -> None:
+            connection.execute("DELETE FROM service")
+            connection.execute(sql("service_put"), (_encoded(list(services.items())).decode(),))
+
+        await self._store.write(change)
+
+    async def declared(self) -> dict[str, str]:
+        """The services that the store knows."""
+        return dict(await self._rows("SELECT name, definition FROM service"))
+
+    async def last_id(self) -> int:
+        """The highest id that a run has."""
+        rows = await self._rows("SELECT coalesce(max(id), 0) FROM run")
+        return int(rows[0][0])
+
+    async def runs(
+        self, *, service: str | None = None, timer: str | None = None, before: int | None = None, limit: int
+    ) -> list[RunRow]:
+        """Runs, newest first."""
+        chosen = {
+            "service": service,
+            "timer": timer,
+            "before": _LAST if before is None else before,
+            "limit": limit,
+        }
+        return _runs(await self._rows(sql("run_list"), chosen))
+
+    async def run(self, run_id: int) -> RunRow | None:
+        """One run."""
+        return next(iter(_runs(await self._rows(sql("run_one"), (run_id,)))), None)
+
+    async def misses(self, *, timer: str | None = None, limit: int) -> list[MissRow]:
+        """Misses, newest first."""
+        found = await self._rows(sql("miss_list"), {"timer": timer, "limit": limit})
+        return [msgspec.convert(row, MissRow) for row in found]
+
+    async def open_runs(self) -> list[RunRow]:
+        """The runs of which no end is known, oldest first."""
+        return _runs(await self._rows(sql("run_open")))
+
+    async def last_ends(self) -> dict[str, RunRow]:
+        """Of each service the newest run that has ended."""
+        return {row.service: row for row in _runs(await self._rows(sql("run_last_ends")))}
+
+    async def prune(self, *, oldest_us: Instant, runs: int) -> None:
+        """Forget what is too old or too much, but never the newest of each service that has ended."""
+
+        def change(connection: apsw.Connection) -> None:
+            for name in ("run_prune", "miss_prune"):
+                connection.execute(sql(name), {"oldest": oldest_us, "runs": runs})
+
+        await self._store.write(change)
+
+    async def _rows(self, query: str, values: Any = None) -> list[Any]:
+        return await self._store.read(lambda connection: connection.execute(query, values).fetchall())
+
+
+def _runs(rows: Sequence[Any]) -> list[RunRow]:
+    return [msgspec.convert(row, RunRow) for row in rows]
+
+
+class TimerShelf(Generic[T]):
+    """The timers in a SQLite store that is open: what the engine writes to, as it writes tasks to a store."""
+
+    def __init__(
+        self, store: SQLiteStore, scheduler_id: str, record_of: Callable[[T], Sequence[object]]
+    ) -> None:
+        self._store = store
+        self._scheduler_id = scheduler_id
+        self._record_of = record_of
+
+    @property
+    def name(self) -> str:
+        """The name of the store."""
+        return self._store.name
+
+    async def open(self, _new_id: str) -> Contents:
+        """Read the timers; the file is held already."""
+        query = "SELECT * FROM timer ORDER BY id"
+        records = await self._store.read(lambda connection: connection.execute(query).fetchall())
+        return Contents(self._scheduler_id, records)
+
+    async def replace(self, *, put: Sequence[T], removed: Sequence[int]) -> None:
+        """Write timers whole and forget others, in one transaction."""
+        rows = self._encoded(put)
+
+        def change(connection: apsw.Connection) -> None:
+            if removed:
+                gone = _encoded(removed).decode()
+                connection.execute("DELETE FROM timer WHERE id IN (SELECT value FROM json_each(?))", (gone,))
+            connection.execute(sql("timer_put"), (rows,))
+
+        await self._store.write(change)
+
+    async def save(self, timers: Sequence[T]) -> None:
+        """Write what running changed, in one transaction."""
+        rows = self._encoded(timers)
+        await self._store.write(lambda connection: connection.execute(sql("timer_put"), (rows,)))
+
+    async def close(self) -> None:
+        """Leave the file to whoever opened it."""
+
+    async def drop(self) -> None:
+        """Leave the file to whoever opened it."""
+
+    def _encoded(self, timers: Sequence[T]) -> str:
+        return _encoded([self._record_of(timer) for timer in timers]).decode()

@@ -1,0 +1,249 @@
+"""The history: what is noted is written in groups, in every kind of store, and waits while it cannot be."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duly.errors import StoreError
+from duly.events import Announcer, Event
+from duly.store.history import History, MemoryRows, MissRow, Rows, RunRow
+from duly.store.sqlite import SQLiteStore
+from duly.store.tables import SQLiteRows, TimerShelf
+from duly.testing import VirtualClock
+from tests.world import at
+
+
+@asynccontextmanager
+async def in_memory(_path: Path) -> AsyncIterator[Rows]:
+    yield MemoryRows()
+
+
+@asynccontextmanager
+async def in_sqlite(path: Path) -> AsyncIterator[Rows]:
+    store = SQLiteStore(path / "state.db")
+    await store.open("abc")
+    try:
+        yield SQLiteRows(store)
+    finally:
+        await store.close()
+
+
+Kind = Callable[[Path], Any]
+KINDS = pytest.mark.parametrize("kind", [in_memory, in_sqlite])
+
+
+def row(number: int, service: str = "backup", **fields: Any) -> RunRow:
+    return RunRow(id=number, service=service, reason="manual", started_us=number * 10, **fields)
+
+
+def ended(number: int, service: str = "backup", **fields: Any) -> RunRow:
+    return row(number, service, ended_us=number * 10 + 5, result="success", **fields)
+
+
+def run(scenario: Callable[[Rows], Any], kind: Kind, path: Path) -> None:
+    async def main() -> None:
+        async with kind(path) as rows:
+            await scenario(rows)
+
+    asyncio.run(main())
+
+
+@KINDS
+def test_rows_come_back_as_they_were(kind: Kind, tmp_path: Path) -> None:
+    """Every field of a run survives, and a row that is put again takes the place of the first."""
+    whole = RunRow(
+        id=7,
+        service="a",
+        timer="t",
+        reason="catch-up",
+        scheduled_us=1,
+        started_us=2,
+        ended_us=3,
+        result="exit",
+        exit_code=4,
+        signal=None,
+        message="no such file",
+        pid=5,
+        pid_started=6,
+        boot="b",
+        output="café\n",
+        output_lost=8,
+    )
+
+    async def scenario(rows: Rows) -> None:
+        await rows.put([row(7, "a")], [])
+        await rows.put([whole, row(8)], [])
+        assert await rows.run(7) == whole
+        assert await rows.run(9) is None
+        assert await rows.last_id() == 8
+        assert await rows.open_runs() == [row(8)]
+        assert await rows.last_ends() == {"a": whole}
+
+    run(scenario, kind, tmp_path)
+
+
+@KINDS
+def test_listing(kind: Kind, tmp_path: Path) -> None:
+    """Runs and misses are listed newest first, by service or timer, page by page."""
+
+    async def scenario(rows: Rows) -> None:
+        await rows.put([row(1), row(2, "other", timer="t"), row(3), row(4)], [])
+        assert [each.id for each in await rows.runs(limit=3)] == [4, 3, 2]
+        assert [each.id for each in await rows.runs(limit=3, before=3)] == [2, 1]
+        assert [each.id for each in await rows.runs(service="backup", limit=9)] == [4, 3, 1]
+        assert [each.id for each in await rows.runs(timer="t", limit=9)] == [2]
+        misses = [MissRow("t", 1, "overlap"), MissRow("u", 2, "disabled"), MissRow("t", 3, "shutdown")]
+        await rows.put([], misses)
+        assert await rows.misses(limit=2) == [misses[2], misses[1]]
+        assert await rows.misses(timer="t", limit=9) == [misses[2], misses[0]]
+
+    run(scenario, kind, tmp_path)
+
+
+@KINDS
+def test_pruning(kind: Kind, tmp_path: Path) -> None:
+    """Old and superfluous runs go; the last of each service that ended stays, and what has not ended."""
+
+    async def scenario(rows: Rows) -> None:
+        await rows.put([row(1), ended(2), ended(3), ended(4), ended(5, "rare")], [])
+        await rows.put([], [MissRow("t", 10, "overlap"), MissRow("t", 90, "overlap")])
+        await rows.prune(oldest_us=36, runs=100)
+        assert [each.id for each in await rows.runs(limit=9)] == [5, 4, 1]
+        assert await rows.misses(limit=9) == [MissRow("t", 90, "overlap")]
+        await rows.put([ended(6), ended(7)], [])
+        await rows.prune(oldest_us=0, runs=2)
+        assert [each.id for each in await rows.runs(limit=9)] == [7, 6, 5, 1]
+        await rows.prune(oldest_us=1000, runs=2)
+        assert [each.id for each in await rows.runs(limit=9)] == [7, 5, 1]
+
+    run(scenario, kind, tmp_path)
+
+
+@KINDS
+def test_services_are_declared_anew(kind: Kind, tmp_path: Path) -> None:
+    """A declaration takes the place of the one before it."""
+
+    async def scenario(rows: Rows) -> None:
+        await rows.declare({"a": "1", "b": "2"})
+        await rows.declare({"b": "3"})
+        assert await rows.declared() == {"b": "3"}
+
+    run(scenario, kind, tmp_path)
+
+
+class Grudging(MemoryRows):
+    """Rows that refuse to be written for a while, and count the writes that they take."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        super().__init__()
+        self.refusals = refusals
+        self.writes: list[int] = []
+
+    async def put(self, runs: Any, misses: Any) -> None:
+        """Refuse, or write."""
+        if self.refusals:
+            self.refusals -= 1
+            raise StoreError(store="state.db", reason="the disk is full")
+        self.writes.append(len(runs) + len(misses))
+        await super().put(runs, misses)
+
+
+class Desk:
+    """A history over grudging rows in virtual time, and the events it tells."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.clock = VirtualClock(at("12:00"))
+        self.events: list[Event] = []
+        self.rows = Grudging(refusals)
+        self.history = History(self.rows, self.clock, Announcer([self.events.append], self.clock.now))
+
+
+def test_what_is_noted_together_is_written_together() -> None:
+    """A hundred runs that begin in one turn of the loop cost one write."""
+
+    async def scenario() -> None:
+        desk = Desk()
+        for number in range(100):
+            desk.history.note(row(number))
+        await desk.history.settled()
+        assert desk.rows.writes == [100]
+
+    asyncio.run(scenario())
+
+
+def test_numbers_go_on_where_they_were(tmp_path: Path) -> None:
+    """After a restart no run gets the number of an earlier one."""
+
+    async def scenario(rows: Rows) -> None:
+        clock = VirtualClock(at("12:00"))
+        history = History(rows, clock, Announcer([], clock.now))
+        await history.open()
+        assert [history.new_id(), history.new_id()] == [1, 2]
+        history.note(row(2))
+        await history.close()
+        again = History(rows, clock, Announcer([], clock.now))
+        await again.open()
+        assert again.new_id() == 3
+
+    run(scenario, in_sqlite, tmp_path)
+
+
+def test_rows_wait_until_the_store_can_write() -> None:
+    """A fault is told once, the rows are written when it has passed, and the newest row of a run wins."""
+
+    async def scenario() -> None:
+        desk = Desk(refusals=3)
+        desk.history.note(row(1))
+        desk.history.note_miss(MissRow("t", 5, "overlap"))
+        await desk.clock.advance(timedelta(seconds=2))
+        desk.history.note(ended(1))
+        with pytest.raises(StoreError, match="disk is full"):
+            await desk.history.settled()
+        assert await desk.history.runs() == [ended(1)]
+        await desk.clock.advance(timedelta(seconds=30))
+        assert await desk.rows.runs(limit=9) == [ended(1)]
+        assert await desk.rows.misses(limit=9) == [MissRow("t", 5, "overlap")]
+        assert [event.name for event in desk.events] == ["StoreFault", "StoreRecovered"]
+
+    asyncio.run(scenario())
+
+
+def test_output_with_nul_is_kept(tmp_path: Path) -> None:
+    """Output behind a NUL is not lost: SQLite would end the text there."""
+
+    async def scenario(rows: Rows) -> None:
+        clock = VirtualClock(at("12:00"))
+        history = History(rows, clock, Announcer([], clock.now))
+        history.note(row(1, output="before\0after"))
+        await history.settled()
+        found = await rows.run(1)
+        assert found is not None
+        assert found.output == "before\ufffdafter"
+
+    run(scenario, in_sqlite, tmp_path)
+
+
+def test_timers_are_written_whole_and_removed(tmp_path: Path) -> None:
+    """The shelf of timers keeps whole records, which a second writing replaces."""
+
+    def record(number: int, name: str, answered_us: int) -> tuple[object, ...]:
+        nothing = (None,) * 7
+        return (number, name, "{}", 1, answered_us, *nothing, None, 0, None, None)
+
+    async def scenario() -> None:
+        store = SQLiteStore(tmp_path / "state.db")
+        contents = await store.open("abc")
+        shelf: TimerShelf[tuple[object, ...]] = TimerShelf(store, contents.scheduler_id, lambda each: each)
+        await shelf.replace(put=[record(1, "a", 5), record(2, "b", 5)], removed=[])
+        await shelf.save([record(2, "b", 6)])
+        await shelf.replace(put=[], removed=[1])
+        assert (await shelf.open("")).records == [record(2, "b", 6)]
+        assert shelf.name == store.name
+        await store.close()
+
+    asyncio.run(scenario())
