@@ -305,7 +305,8 @@ class Poller:
 
     def _on_end(self, run: Run, error: BaseException | None) -> None:
         now_us = run.ended_us
-        self._limits.end(run)
+        if self._run_timeout_us is not None:
+            self._limits.end(run)
         if run.is_timed_out:
             mark("run timed out")
             assert self._run_timeout_us is not None
@@ -320,15 +321,15 @@ class Poller:
             self._book.change(entry, task)
             self._book.look_at(entry, now_us)
             self._wake()
-        duration_us = max(now_us - run.called_us, 0)
-        tell_end(
-            self._announcer,
-            run.name,
-            duration_us=duration_us,
-            error=error,
-            retry_at_us=retry_at_us,
-            zone=self._book.zone,
-        )
+        if error is not None or self._announcer.wants("TaskRunCompleted"):
+            tell_end(
+                self._announcer,
+                run.name,
+                duration_us=max(now_us - run.called_us, 0),
+                error=error,
+                retry_at_us=retry_at_us,
+                zone=self._book.zone,
+            )
 
     def _entry_of(self, run: Run) -> Entry | None:
         entry = self._book.entries.get(run.name)
