@@ -108,15 +108,15 @@ OF_STORES: tuple[Mutant, ...] = (
     mutant(
         "interruption-never-cleared",
         SAVE,
-        "    interrupted      = new ->> 8,\n",
+        "    interrupted      = new.interrupted,\n",
         "",
         wrong="An interruption stays in the store after it has been answered.",
     ),
     mutant(
         "end-not-in-row",
         SAVE,
-        "    running_since_us = new ->> 10\n",
-        "    running_since_us = coalesce(new ->> 10, running_since_us)\n",
+        "    running_since_us = new.running_since_us\n",
+        "    running_since_us = coalesce(new.running_since_us, task.running_since_us)\n",
         wrong="A run that has ended is still under way as far as the store knows.",
     ),
     mutant(

@@ -35,6 +35,7 @@ from duly.testing.simulation.drawing import HOUR_US
 from duly.testing.simulation.host import Host, Process
 from duly.testing.simulation.plan import Behaviour, Crash, How, Initialize, Item, Step
 from duly.testing.simulation.scenarios import SCENARIOS
+from duly.verify import judged
 
 START_US = instant_of(datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC))
 EACH_MINUTE = Item("a", "* * * * *", 45 * SECOND_US)
@@ -82,6 +83,13 @@ def test_same_seed_same_life() -> None:
     ]
     assert hashes[0] == hashes[1]
     assert len(set(hashes[0].split())) == 40
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_life_is_judged_as_its_trace(seed: int) -> None:
+    """What is said of a life is what the checker says of its trace, read line by line."""
+    life = lived(drawn(seed))
+    assert life.outcome == judged(life.trace_lines)
 
 
 def test_families_are_independent() -> None:

@@ -591,7 +591,8 @@ def test_start_written_and_not_called() -> None:
     story = UP + "12:00:00 {}\n12:02:00 IS 3 h/30\n12:02:00 IE 3 ok\n"
     assert violated(story.format("Crash") + "12:02:01 RS h") == []
     assert violated(story.format("Crash") + "12:29:00 End") == []
-    assert violated(story.format("SS 2\n12:00:00 Crash") + "12:02:01 RS h") == ["S1d"]
+    assert violated(story.format("SS 2\n12:00:00 Crash") + "12:02:01 RS h") == []
+    assert violated(story.format("SS 2\n12:00:00 SE 2\n12:00:00 Crash") + "12:02:01 RS h") == ["S1d"]
 
 
 def test_stop_that_was_given_up() -> None:

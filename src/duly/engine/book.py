@@ -161,7 +161,10 @@ class Book(Generic[T]):
 
     def names_to_look_at(self, now_us: Instant, at_most: int | None) -> list[str]:
         """The names that are ready or whose instant has come; beyond *at_most* they stay ready."""
-        self.ready.update(dict.fromkeys(self.agenda.take(now_us)))
+        for name in self.agenda.take(now_us):
+            self.ready[name] = None
+        if not self.ready:
+            return []
         if at_most is None:
             ready, self.ready = self.ready, OrderedDict()
             return [name for name in ready if name in self.entries]

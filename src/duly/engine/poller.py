@@ -308,7 +308,8 @@ class Poller(Generic[T]):
         self._wake()
 
     def _on_end(self, run: Run[T], error: BaseException | None) -> None:
-        self._limits.end(run)
+        if self._run_timeout_us is not None:
+            self._limits.end(run)
         if run.is_timed_out:
             mark("run timed out")
             assert self._run_timeout_us is not None

@@ -66,6 +66,8 @@ class TaskRules:
         zone: tzinfo,
     ) -> None:
         """Tell of a run that ended."""
+        if error is None and not announcer.wants("TaskRunCompleted"):
+            return
         tell_end(
             announcer,
             run.name,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from duly.errors import StoreError, StoreInUseError
 
+Place = tuple[int, int] | None
 _held: "weakref.WeakSet[Hold]" = weakref.WeakSet()
 
 
@@ -22,8 +23,9 @@ class Hold:
 
     def __init__(self, path: Path, store: str) -> None:
         self._store = store
-        self._path = Path(f"{os.path.realpath(path)}.hold")
+        self._path = f"{os.path.realpath(path)}.hold"
         self._descriptor: int | None = None
+        self._place: Place = None
 
     def take(self) -> None:
         """Take the hold. Raises StoreInUseError if a live process has it."""
@@ -32,7 +34,8 @@ class Hold:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             reason = (
-                f"cannot be held: {error.strerror} ({self._path.name}); is its directory there and writable?"
+                f"cannot be held: {error.strerror} ({Path(self._path).name}); "
+                "is its directory there and writable?"
             )
             raise StoreError(store=self._store, reason=reason, cause=error) from error
         try:
@@ -47,20 +50,15 @@ class Hold:
             raise StoreError(store=self._store, reason=reason, cause=error) from error
         self._sign(descriptor)
         self._descriptor = descriptor
+        self._place = _place(os.fstat(descriptor))
         _held.add(self)
 
     def check(self) -> None:
         """Take the hold again if somebody deleted its file. Raises StoreInUseError if it is too late."""
-        if self._descriptor is not None and not self._is_in_place(self._descriptor):
+        if self._descriptor is not None and place_of(self._path) != self._place:
             self.release()
         if self._descriptor is None:
             self.take()
-
-    def _is_in_place(self, descriptor: int) -> bool:
-        try:
-            return os.path.samestat(self._path.stat(), os.fstat(descriptor))
-        except FileNotFoundError:
-            return False
 
     def release(self) -> None:
         """Let go."""
@@ -77,6 +75,18 @@ class Hold:
             os.pwrite(descriptor, signature, 0)
         except OSError:
             return
+
+
+def place_of(path: str) -> Place:
+    """Which file is at *path*, if any: another one of the same name is in another place."""
+    try:
+        return _place(os.stat(path))  # noqa: PTH116 (asked before every write, and a Path is slow)
+    except FileNotFoundError:
+        return None
+
+
+def _place(status: os.stat_result) -> Place:
+    return status.st_dev, status.st_ino
 
 
 def _let_go_in_child() -> None:

@@ -170,14 +170,17 @@ class StoreConformance:
             with pytest.raises(TaskListMismatchError) as raised:
                 await store.save([begun, sample_task(99)])
             assert raised.value.details == {"expected": 2, "actual": 1}
+            with pytest.raises(TaskListMismatchError):
+                await store.save([sample_task(99)])
             await store.close()
             assert await read(reopened()) == {1: record_of(sample_task(1))}
 
         run(story())
 
-    def test_many_at_once(self, reopened: Reopened) -> None:
-        """Thousands of tasks go through one replace and one save."""
-        tasks = [sample_task(n) for n in range(1, 3001)]
+    @pytest.mark.parametrize("number", [10, 50, 51, 3000])
+    def test_many_at_once(self, reopened: Reopened, number: int) -> None:
+        """A few tasks, or thousands, go through one replace and one save."""
+        tasks = [sample_task(n + 1) for n in range(number)]
         begun = [started(task, NOW_US + 1, is_retry=False) for task in tasks]
 
         async def story() -> None:

@@ -30,8 +30,8 @@ class Init:
         self.start = start
         self.at = at
         """The number of its position."""
-        self.steps_back: list[tuple[int, int, bool]] = []
-        """How the clock was set back while it was outstanding: from, to, and whether anybody was active."""
+        self.steps_back: list[tuple[int, int, int, bool]] = []
+        """How the clock was set back meanwhile: position, from, to, and whether anybody was active."""
         self.configs: dict[str, Config] | None = reading.configs
         """Its list; None if that is not a valid one."""
         self.invalid = reading.reason
@@ -44,10 +44,12 @@ class Init:
 class Stop:
     """One call of `stop`, and the calls of `initialize` that were outstanding when it began."""
 
-    __slots__ = ("inits", "start")
+    __slots__ = ("at", "inits", "start")
 
-    def __init__(self, start: Position, inits: tuple[Init, ...]) -> None:
+    def __init__(self, start: Position, inits: tuple[Init, ...], at: int) -> None:
         self.start = start
+        self.at = at
+        """The number of its position."""
         self.inits = inits
 
 
@@ -65,7 +67,9 @@ class Calls:
         """Since when nothing keeps `stop` from returning."""
         self._is_l3_told = False
         self.is_stopped = True
-        """Whether a stop has returned since the latest call of `initialize`."""
+        """Whether a stop was called after, and returned after, every `initialize` that has been answered."""
+        self._init_at = 0
+        """Where the latest call of `initialize` began, of those that have been answered."""
         self.init_end: Position | None = None
         self.decisive: Position | None = None
         """What last began or ended activity."""
@@ -96,7 +100,6 @@ class Calls:
                 Fault(item.line, f"call {event.call} begins, and is outstanding already")
             )
         self._inits[event.call] = Init(item, reading, self._judge.bound_us(reading.size), self._judge.at)
-        self.is_stopped = False
         self.look_at_l3(item)
 
     def end_init(self, item: Position) -> Init | None:
@@ -113,6 +116,7 @@ class Calls:
         if not init.is_late:
             self._judge.outcome.tallies["L2"].checked += 1
         if not event.void:
+            self.is_stopped, self._init_at = False, max(self._init_at, init.at)
             self.init_end = item
             if init.configs is not None:
                 self.decisive = item
@@ -129,7 +133,7 @@ class Calls:
             self._judge.objections.fault(
                 Fault(item.line, f"call {event.call} begins, and is outstanding already")
             )
-        self._stops[event.call] = Stop(item, tuple(self._inits.values()))
+        self._stops[event.call] = Stop(item, tuple(self._inits.values()), self._judge.at)
         self.decisive = item
         self.look_at_l3(item)
 
@@ -143,7 +147,7 @@ class Calls:
                 Fault(item.line, f"stop returns from call {event.call}, which is not outstanding")
             )
             return None
-        self.is_stopped = self.is_stopped or not event.void
+        self.is_stopped |= not event.void and stop.at > self._init_at
         self._judge.outcome.tallies["L3"].checked += 1
         self._l3_us, self._is_l3_told = None, False
         self.look_at_l3(item)
@@ -167,7 +171,7 @@ class Calls:
         for init in self._inits.values():
             init.onset_us = after_us
             if after_us < before_us:
-                init.steps_back.append((before_us, after_us, self._judge.is_active))
+                init.steps_back.append((self._judge.at, before_us, after_us, self._judge.is_active))
         if self._l3_us is not None:
             self._l3_us = after_us
         self._look_at_deadlines()

@@ -124,7 +124,7 @@ class Dues:
             again = shown.astimezone(self._zone)
         except OverflowError:
             return None
-        if again.replace(tzinfo=None) != face.replace(tzinfo=None):
+        if again != face:  # of one zone: the faces are compared, not the instants
             return None
         return (shown - _EPOCH) // _MICROSECOND
 

@@ -46,6 +46,7 @@ from duly.verify.worlds import (
     cut_off,
     failed,
     listed,
+    moored,
     of_unknown_past,
     one_of_each,
     owed_us,
@@ -76,6 +77,8 @@ class Judge:
         self._running: dict[str, Task] = {}
         self._is_initialized = False
         """Since the latest list took effect nothing has ended that, except for a stop not yet over."""
+        self._was_active = False
+        """Whether it is active, or was and only a stop not yet over has ended that."""
         self._reopened_us = LONG_AGO_US
         """When all deadlines last opened anew: a list, a step of the clock."""
         self._bound_us = self._delta_us
@@ -246,7 +249,7 @@ class Judge:
             else:
                 self._take_effect(init, init.configs, item)
         elif init.configs is not None:
-            self._is_initialized = False
+            self._is_initialized = self._was_active = False
         self._reopened_us = item.at_us
         self._theorems.reopen(item.at_us)
         self._renew_deadlines()
@@ -263,6 +266,7 @@ class Judge:
                 )
         self._configs, self._has_list = configs, True
         self._is_initialized = True
+        self._was_active |= self.is_active
         self._bound_us = self.bound_us(len(configs))
 
     def bound_us(self, tasks: int) -> int:
@@ -275,9 +279,10 @@ class Judge:
             task = self._task(task_id)
             if len(task.worlds) > 1 or task.worlds[0].config is not config:
                 worlds = task.worlds
+                self._unknowns.note_list(task, config, init, self._at)
                 at_end = (listed(world, config, end_us, self._at, self.zone) for world in worlds)
                 at_call = (
-                    other
+                    moored(other, end_us)
                     for world in worlds
                     for other in listed_at_call(task, world, config, init, self._at, self.zone)
                 )
@@ -303,14 +308,15 @@ class Judge:
         if stop is None:
             return
         if event.void:
+            self._was_active |= self.is_active
             self._reopened_us = item.at_us
             self._theorems.come_up(event.call, item.at_us)
             self._renew_deadlines()
             return
-        self._is_initialized = False
+        self._is_initialized = self._was_active = False
         if not event.ok:
             self._unknowns.leave_step_open(self.tasks, item.at_us)
-            self._unknowns.leave_ends_open(self._running, item.at_us)
+            self._unknowns.leave_ends_open(self.tasks, item.at_us)
         self._tallies["S3"].checked += 1
         self._tallies["S5"].checked += 1
         if self._running:
@@ -330,7 +336,7 @@ class Judge:
             self.objections.object_to(
                 "S5", None, item.at_us, reason, (late[0].start, stop.start, item), line=item.line
             )
-        self._theorems.stop_end(self._at, is_written=event.ok)
+        self._theorems.stop_end(event.call, self._at, is_written=event.ok)
 
     # --- runs ---
 
@@ -388,7 +394,7 @@ class Judge:
         task.ended, task.ended_at = item, self._at
         if not event.ok:
             task.worlds = one_of_each(failed(world, item.at_us, begun_at) for world in task.worlds)
-        self._unknowns.note_end(task, item.at_us)
+        self._unknowns.note_end(task.id, item.at_us)
         if not task.runs:
             self._end_last_run(task, item)
 
@@ -446,16 +452,11 @@ class Judge:
         self._proc = proc
 
     def _is_something_up(self) -> bool:
-        return (
-            self.is_active
-            or bool(self._running)
-            or self._calls.is_any_outstanding
-            or not self._calls.is_stopped
-        )
+        return bool(self._running) or self._calls.is_any_outstanding or not self._calls.is_stopped
 
     def _on_crash(self, item: Position) -> None:
         self.outcome.crashes += 1
-        if self._is_initialized:  # also while a stop waits for a write
+        if self._was_active:  # a stop may have been waiting for the write of a start
             self._unknowns.leave_starts_open(self.tasks.values(), item.at_us)
         inits = [init for init in self._calls.inits if init.configs is not None]
         if inits:
@@ -468,12 +469,12 @@ class Judge:
             task.worlds = one_of_each(cut_off(world) for world in task.worlds)
             task.runs.clear()
             task.idle_us = item.at_us
-        self._unknowns.leave_ends_open(self._running, item.at_us)
+        self._unknowns.leave_ends_open(self.tasks, item.at_us)
         for task in list(self.tasks.values()) if inits else list(self._running.values()):
             if all(world.config is None for world in task.worlds):
                 del self.tasks[task.id]
         self._running.clear()
-        self._is_initialized = False
+        self._is_initialized = self._was_active = False
         self._deadlines = []
         self._calls.crash(item)
 

@@ -37,6 +37,7 @@ class Ledger:
     ) -> None:
         self._proc = proc
         self._clock = clock
+        self._is_plain = isinstance(clock, WatchedClock)
         self.header = header
         self._tick_s = tick_s
         self.writer: TraceWriter | None = None
@@ -61,7 +62,8 @@ class Ledger:
         """Record that something happened just now."""
         if not self._is_silent:
             now_us = instant_of(self._clock.now())
-            self._note_untold_step(now_us)
+            if self.last_us is not None and (self._is_plain or now_us < self.last_us):
+                self._note_untold_step(now_us, self.last_us)
             self._hand_on(kind, now_us, facts)
 
     def watch(self) -> None:
@@ -111,17 +113,15 @@ class Ledger:
             before_us = max(step.before_us, self.last_us or step.before_us)
             self._hand_on(ClockStep, step.after_us, {"origin": milliseconds(before_us)})
 
-    def _note_untold_step(self, now_us: Instant) -> None:
+    def _note_untold_step(self, now_us: Instant, last_us: Instant) -> None:
         """Write down a step that nobody told of: back by a millisecond, or of a clock that cannot tell.
 
         It is dated right after the last event, as far as steady time tells how long ago that was.
         """
-        if self.last_us is None or (now_us >= self.last_us and not isinstance(self._clock, WatchedClock)):
-            return
         passed_us = self._passed_us()
-        if now_us < self.last_us or now_us - self.last_us - passed_us > _UNTOLD_US:
+        if now_us < last_us or now_us - last_us - passed_us > _UNTOLD_US:
             after_us = now_us - passed_us
-            self._hand_on(ClockStep, after_us, {"origin": milliseconds(self.last_us)})
+            self._hand_on(ClockStep, after_us, {"origin": milliseconds(last_us)})
 
     def _passed_us(self) -> int:
         """How much steady time has passed since the last event; 0 if that was in another process."""
@@ -188,6 +188,7 @@ class Ledger:
 def _steady_ms() -> float | None:
     """Time that no step of the wall clock touches; None where no event loop runs."""
     try:
-        return round(asyncio.get_running_loop().time() * 1000, 3)
+        steady_s = asyncio.get_running_loop().time()
     except RuntimeError:
         return None
+    return round(steady_s * 1_000_000) / 1000

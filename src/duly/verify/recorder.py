@@ -272,7 +272,7 @@ class Recorded:
 
     def _write_put_off(self) -> None:
         """Write the ends of the stops that are over by now."""
-        if not self.ledger.running:
+        if self._put_off and not self.ledger.running:
             for stop in [stop for stop in self._put_off if not stop.inits & self._inits]:
                 self._put_off.remove(stop)
                 self._end_stop(stop.number, {}, is_over=not stop.is_given_up)

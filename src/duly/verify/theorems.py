@@ -24,32 +24,25 @@ _MOST_DEAD = 1_000
 class _Start:
     """What the theorems remember of one start."""
 
-    __slots__ = ("at", "at_us", "ended_us", "is_due_since", "next_us", "renewals", "success")
+    __slots__ = ("at", "dues", "ended_us", "lost_at", "next_us", "renewals")
 
-    def __init__(self, at: int, at_us: int, next_us: int, renewals: int, success: "_Start | None") -> None:
+    def __init__(self, at: int, next_us: int, past: "_Past") -> None:
         self.at = at
-        self.at_us = at_us
         self.next_us = next_us
         """The first due after it, or again after a step back; long ago if it came before one."""
-        self.success = success
-        """The start whose run had been the latest to succeed by then."""
-        self.is_due_since = success is not None and success.next_us <= at_us
-        if success is not None:
-            success.success = None  # one link back is enough
-        self.renewals = renewals
+        self.dues = past.dues
+        """How many of the task's starts had, by then, a due between them and the start before."""
+        self.renewals = past.renewals
         """How often its task had been registered afresh by then."""
         self.ended_us = 0
-
-    def step(self, before_us: int, after_us: int, again_us: int) -> None:
-        """Account for a step of the clock, after which dues come again from *again_us* on."""
-        self.next_us = LONG_AGO_US if self.next_us <= before_us else min(self.next_us, again_us)
-        self.ended_us += after_us - before_us
+        self.lost_at = NEVER_US
+        """The position from which on its end may be forgotten."""
 
 
 class _Past:
     """What the theorems remember of one task."""
 
-    __slots__ = ("excused", "had_us", "latest", "live", "renewals", "success")
+    __slots__ = ("dues", "excused", "had_us", "latest", "live", "renewals", "success")
 
     def __init__(self) -> None:
         self.latest: _Start | None = None
@@ -59,14 +52,24 @@ class _Past:
         """The latest start whose run succeeded."""
         self.excused = False
         """Whether since the latest start it was registered afresh, failed, or a crash came."""
+        self.dues = 0
         self.renewals = 0
         self.had_us = LONG_AGO_US
         """Up to when no minute counts, because the clock was set back a little from there."""
 
-    @property
-    def starts(self) -> "set[_Start]":
-        """Every start that is remembered."""
-        return {start for start in (self.latest, self.success, *self.live.values()) if start is not None}
+    def renew(self) -> None:
+        """The task was registered afresh, or no more."""
+        self.excused = True
+        self.renewals += 1
+        self.had_us = LONG_AGO_US  # it has not had the minutes that a step back repeats
+
+    def step(self, before_us: int, after_us: int, again_us: int) -> None:
+        """Account for a step of the clock, after which dues come again from *again_us* on."""
+        if self.latest is not None:
+            next_us = self.latest.next_us
+            self.latest.next_us = LONG_AGO_US if next_us <= before_us else min(next_us, again_us)
+        if self.success is not None:
+            self.success.ended_us += after_us - before_us
 
 
 class Theorems:
@@ -77,8 +80,10 @@ class Theorems:
         self._tallies = judge.outcome.tallies
         self._window_us = window_us
         self._pasts: dict[str, _Past] = {}
-        self._is_up = True
-        self._before_stop: tuple[int | None, bool] = (None, True)
+        self._is_down = False
+        """Whether a crash or a stop has come since the latest list."""
+        self._stops: set[int] = set()
+        """The calls of stop since then of which it is not known yet whether they are given up."""
         self._stop_end_at = 0
         self._stepped_us = LONG_AGO_US
         self._identical_at = 0
@@ -91,20 +96,24 @@ class Theorems:
 
     def list(self, configs: dict[str, Config], before: dict[str, Config] | None) -> None:
         """A valid list took effect; *before* is the one that it takes the place of."""
-        self._is_up = True
-        for task_id in (self._pasts.keys() | self._owed.keys()) - configs.keys():
-            self._pasts.pop(task_id, None)
-            self._owed.pop(task_id, None)
+        self._is_down = False
+        self._stops.clear()
+        for task_id in self._owed.keys() - configs.keys():
+            del self._owed[task_id]
         if configs == before:
             self._identical_at = self._judge.at
-            return
-        before = before or {}
+        for task_id in self._pasts.keys() - configs.keys():
+            if self._pasts[task_id].live:
+                self._pasts[task_id].renew()
+            else:
+                del self._pasts[task_id]
         for task_id, config in configs.items():
-            if before.get(task_id) is not config:
-                past = self._pasts.setdefault(task_id, _Past())
-                past.excused = True
-                past.renewals += 1
-                past.had_us = LONG_AGO_US  # it has not had the minutes that a step back repeats
+            if self._is_perhaps_fresh(task_id, config):
+                self._pasts.setdefault(task_id, _Past()).renew()
+
+    def _is_perhaps_fresh(self, task_id: str, config: Config) -> bool:
+        task = self._judge.tasks.get(task_id)
+        return task is None or any(world.config is not config for world in task.worlds)
 
     def reopen(self, at_us: int) -> None:
         """Some list was answered: what is owed is owed from now on."""
@@ -125,29 +134,30 @@ class Theorems:
                 past.had_us = LONG_AGO_US
             elif after_us < before_us:
                 past.had_us = max(past.had_us, before_us)
-            for start in past.starts:
-                start.step(before_us, after_us, again_us)
+            past.step(before_us, after_us, again_us)
 
-    def go_down(self, call: int | None = None) -> None:
-        """The stop *call* began, or a crash came."""
-        self._before_stop = (call, self._is_up)
-        self._is_up = self._is_demanding = False
+    def go_down(self, call: int) -> None:
+        """The stop *call* began."""
+        self._stops.add(call)
+        self._is_demanding = False
 
     def come_up(self, call: int, at_us: int) -> None:
         """The stop *call* was in vain."""
-        if self._before_stop[0] == call:
-            self._is_up = self._before_stop[1]
+        self._stops.discard(call)
         self.reopen(at_us)
 
-    def stop_end(self, at: int, *, is_written: bool) -> None:
+    def stop_end(self, call: int, at: int, *, is_written: bool) -> None:
         """A stop returned. Unless all *is_written*, what a crash may undo may be undone."""
+        self._is_down |= call in self._stops
+        self._stops.discard(call)
         self._stop_end_at = at
         if not is_written:
             self._leave_open()
 
     def crash(self, running: Collection[Task], inits: Collection[Init], configs: dict[str, Config]) -> None:
         """The process died while *running* ran; the lists of *inits* may have replaced *configs*."""
-        self.go_down()
+        self._is_down, self._is_demanding = True, False
+        self._stops.clear()
         lists = [init.configs or {} for init in inits]
         for task_id, past in self._pasts.items():
             past.renewals += any(each.get(task_id) is not configs.get(task_id) for each in lists)
@@ -174,8 +184,9 @@ class Theorems:
             past.excused = True
             if now_us - self._stepped_us < self._window_us:
                 past.had_us = LONG_AGO_US  # perhaps nobody has noticed that step
-            if past.success is not None and now_us - past.success.ended_us < self._window_us:
-                past.success = None  # its end may never have been written
+            success = past.success
+            if success is not None and now_us - success.ended_us < self._window_us:
+                success.lost_at = min(success.lost_at, self._judge.at)
 
     def reach(self, item: Position) -> None:
         """Object to what is owed and did not come before *item*."""
@@ -202,7 +213,7 @@ class Theorems:
         words, judge = self._judge.words, self._judge
         for name in ("T1", "T2"):
             self._tallies[name].checked += 1
-        if not self._is_up:
+        if self._is_down or self._stops:
             judge.objections.object_to(
                 "T1", task.id, item.at_us, words.down(item), (judge.decisive, item), line=item.line
             )
@@ -216,9 +227,8 @@ class Theorems:
         past = self._pasts.setdefault(task.id, _Past())
         if past.latest is not None:
             self._look_between(task, past, item)
-        at, at_us = judge.at, item.at_us
-        next_us = _next_due_us(task, max(at_us, past.had_us))
-        past.latest = past.live[at] = _Start(at, at_us, next_us, past.renewals, past.success)
+        next_us = _next_due_us(task, max(item.at_us, past.had_us))
+        past.latest = past.live[judge.at] = _Start(judge.at, next_us, past)
         past.excused = False
 
     def _look_between(self, task: Task, past: _Past, item: Position) -> None:
@@ -227,7 +237,9 @@ class Theorems:
         is_identical_between = self._identical_at > past.latest.at
         if is_identical_between:
             self._tallies["T7"].checked += 1
-        if past.excused or past.latest.next_us <= item.at_us:
+        is_due = past.latest.next_us <= item.at_us
+        past.dues += is_due
+        if past.excused or is_due:
             return
         evidence = (task.started, task.ended, item)
         reason = self._judge.words.nothing_between(item, task.started)
@@ -245,26 +257,25 @@ class Theorems:
             reason = self._judge.words.ended_after_stop(item, begun)
             self._judge.objections.object_to("T5", task.id, item.at_us, reason, (begun, item), line=item.line)
         past = self._pasts.get(task.id)
-        start = past.live.pop(begun_at, None) if past is not None else None
-        if past is None or start is None:
+        if past is None:
             return
-        if event.ok:
+        start = past.live.pop(begun_at, None)
+        if not event.ok:
+            past.excused = True
+        elif start is not None:
             start.ended_us = item.at_us
             self._look_at_success(task, past, start, item, begun)
-        else:
-            past.excused = True
 
     def _look_at_success(
         self, task: Task, past: _Past, start: _Start, item: Position, begun: Position
     ) -> None:
         before = past.success
-        if before is None:
+        if before is None or before.lost_at < start.at:
             past.success = start
             return
         self._tallies["T4"].checked += 1
-        earlier, past.success = (before, start) if before.at < start.at else (start, before)
-        is_due = start.is_due_since if start.success is before else earlier.next_us <= past.success.at_us
-        if earlier.renewals == past.success.renewals and not is_due:
+        past.success = start if start.at > before.at else before
+        if before.dues == start.dues and before.renewals == start.renewals:
             reason = self._judge.words.second_success(item, begun)
             evidence = (task.started, begun, item)
             self._judge.objections.object_to("T4", task.id, item.at_us, reason, evidence, line=item.line)

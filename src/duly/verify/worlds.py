@@ -105,14 +105,15 @@ def cut_off(world: World) -> World:
 def listed(world: World, config: Config, commit_us: int, position: int, zone: tzinfo) -> World:
     """After a list with the task in it took effect at *commit_us*: preserved, or fresh."""
     if world.config is config:
-        return _moored(world, commit_us) if world.is_adrift else world
+        return moored(world, commit_us)
     next_us = config.dues.after(minute_start_us(commit_us, zone) - 1)
     return World(config, next_us, interrupted=world.interrupted, fresh_at=position)
 
 
-def _moored(world: World, commit_us: int) -> World:
-    """Dues count from here on."""
-    assert world.config is not None
+def moored(world: World, commit_us: int) -> World:
+    """Dues count from here on, if they did not yet."""
+    if not world.is_adrift or world.config is None:
+        return world
     return msgspec.structs.replace(world, next_us=world.config.dues.after(commit_us - 1), is_adrift=False)
 
 
@@ -141,7 +142,7 @@ def set_back(world: World, before_us: int, after_us: int, *, is_far: bool = Fals
         return kept
     next_us = kept.config.dues.after(after_us - 1)
     retry_us = min(kept.retry_us, after_us + kept.config.delay_us) if kept.retry_us < NEVER_US else NEVER_US
-    return msgspec.structs.replace(kept, next_us=next_us, retry_us=retry_us)
+    return msgspec.structs.replace(kept, next_us=next_us, retry_us=retry_us, is_adrift=False)
 
 
 def not_repeated(world: World, before_us: int, after_us: int) -> World:
@@ -157,7 +158,8 @@ def unnoticed(world: World, before_us: int, after_us: int) -> Worlds:
     """The worlds after a step back while nobody was there to notice it."""
     if world.config is None:
         return (world,)
-    afresh = msgspec.structs.replace(world, stands=False, next_us=world.config.dues.after(after_us - 1))
+    next_us = world.config.dues.after(after_us - 1)
+    afresh = msgspec.structs.replace(world, stands=False, next_us=next_us, is_adrift=False)
     adrift = msgspec.structs.replace(world, stands=False, next_us=NEVER_US, is_adrift=True)
     kept = not_repeated(world, before_us, after_us)
     # A store ahead of the clock by the sum of several small steps is taken for one after a large step.

@@ -33,7 +33,7 @@ from duly.testing.simulation.loop import StandstillError
 from duly.testing.simulation.plan import Items, Plan
 from duly.testing.simulation.steady import Point
 from duly.verify import trace
-from duly.verify.judge import judged
+from duly.verify.judge import Judge
 
 _AGAIN_US = 7 * SECOND_US
 _STOPPED_S = 150
@@ -385,12 +385,14 @@ class _Director:
     def _judged(self) -> Life:
         host = self._host
         assert self._header is not None
-        lines = encoded(self._header, host.trace)
+        judge = Judge(self._header)
+        for number, event in enumerate(host.trace, start=2):
+            judge.take(trace.Position(number, trace.micros(event.t), event))
         self._counts.update({f"callback {how}": number for how, number in self._callbacks.counts.items()})
         return Life(
             self._plan,
-            lines,
-            judged(lines),
+            encoded(self._header, host.trace),
+            judge.finish(),
             self._objections,
             self._points,
             self._counts,

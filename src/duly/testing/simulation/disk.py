@@ -71,6 +71,8 @@ class SimDisk(apsw.VFS):
         self._rng = rng
         self._generation = 0
         self.images: dict[str, Image] = {}
+        self._are_names_durable = False
+        """Whether no file has come or gone since the last sync."""
         self.is_dead = False
         self.on_fatal: Callable[[], None] = lambda: None
         self.fault: DiskFault | None = None
@@ -103,6 +105,7 @@ class SimDisk(apsw.VFS):
         key = Path(name if isinstance(name, str) else name.filename()).name
         if not self.is_dead and (key not in self.images or self.images[key].is_deleted):
             self.images[key] = Image()
+            self._are_names_durable = False
         return _SimFile(self, key, name, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802 (SQLite's name)
@@ -112,6 +115,7 @@ class SimDisk(apsw.VFS):
             image = self.images.get(Path(filename).name)
             if image is not None:
                 image.is_deleted = True
+                self._are_names_durable = False
             if syncdir:
                 self.sync_names()
 
@@ -137,10 +141,13 @@ class SimDisk(apsw.VFS):
 
     def sync_names(self) -> None:
         """Make durable which files there are."""
+        if self._are_names_durable:
+            return
         for key in [key for key, image in self.images.items() if image.is_deleted]:
             del self.images[key]
         for image in self.images.values():
             image.is_name_durable = True
+        self._are_names_durable = True
 
     # --- crashes ---
 

@@ -9,7 +9,6 @@ nothing of a dead process through.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from duly.core.task import Task
@@ -44,7 +43,7 @@ class SimWorker:
         if self.is_dead:
             return function()
         future: asyncio.Future[T] = self._given(function)
-        return await asyncio.shield(future)
+        return await future
 
     def post(self, function: Callable[[], object]) -> None:
         """Have *function* done some time; nobody waits for it."""
@@ -62,26 +61,24 @@ class SimWorker:
             self._later(self.lag_us // 2, self._perform)
         return future
 
-    def _later(self, delay_us: int, act: Callable[[], None]) -> None:
+    def _later(self, delay_us: int, act: Callable[..., None], *args: Any) -> None:
         if delay_us:
-            self._loop.call_later(delay_us / SECOND_US, act)
+            self._loop.call_later(delay_us / SECOND_US, act, *args)
         else:
-            self._loop.call_soon(act)
+            self._loop.call_soon(act, *args)
 
     def _perform(self) -> None:
         function, future = self._queue.popleft()
         if self._dies_at(Point.BEFORE_WRITE):
             return
-        settle: Callable[[], None]
+        result, fault = None, None
         self.waited_us()
         try:
             result = function()
         except Exception as error:
-            settle = partial(self._settle, future, error, None)
-        else:
-            settle = partial(self._settle, future, None, result)
+            fault = error
         if not self.is_dead and not self._dies_at(Point.UNACKNOWLEDGED):
-            self._later(self.waited_us() + self.lag_us // 2, settle)
+            self._later(self.waited_us() + self.lag_us // 2, self._settle, future, fault, result)
 
     def _dies_at(self, point: Point) -> bool:
         if not self.is_dead and self._points.is_fatal(point):
@@ -160,10 +157,10 @@ class Gate:
         if self.is_losing:
             raise StoreError(store=self.name, reason="did not answer")
 
-    async def _passed_on(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def _passed_on(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]:
         if self._has_worker:
-            return await call()
-        return await self._worker.do(lambda: driven(call()))
+            return call()
+        return self._worker.do(lambda: driven(call()))
 
 
 def driven(coroutine: Coroutine[Any, Any, T]) -> T:

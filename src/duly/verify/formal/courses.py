@@ -1,19 +1,19 @@
 """The courses that events may have taken for one task, where a trace leaves it open (docs/decisions/0011).
 
-A course is a choice of everything that nobody outside can know: as of when each list took effect, which
-starts a crash left uncalled and which ends unwritten, which steps of the clock went unnoticed, what an
-unknown store held. Every combination is named here, at whatever cost; `macros.py` works out what follows.
+A course is a choice of what nobody outside can know: as of when each list took effect, which ends a crash
+left unwritten, which steps of the clock went unnoticed, what an unknown store held. Every combination is
+named here, at whatever cost; `macros.py` works out what follows, and which starts a crash left uncalled.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise, product
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from duly.verify.formal.expansion import Call, Config, Expansion, Moment, Run
+from duly.verify.formal.expansion import TOLERATED_US, Call, Config, Expansion, Moment, Run, answered
 from duly.verify.trace import micros
 
-MOST_COURSES = 4096
+MOST_COURSES = 16_384
 
 NOTICED = "noticed"
 AFRESH = "unnoticed; dues count afresh"
@@ -49,8 +49,6 @@ class Course:
 
     commits: Commits
     """Where each list took effect, in order."""
-    unseen: frozenset[int]
-    """Crashes just before which a start was written, if one was owed, and its callback not called."""
     lost: frozenset[Run]
     """Runs whose end was not written before the crash."""
     steps: tuple[tuple[int, str], ...]
@@ -62,32 +60,16 @@ class Course:
 def courses(expansion: Expansion, task: str, active: Sequence[bool]) -> list[Course]:
     """Every course that the events may have taken for *task*. Raises ValueError if they are too many."""
     crashes = [index for index, moment in enumerate(expansion.moments) if moment.name == "Crash"]
-    unseen = [(index, None) for index in crashes if active[index - 1]]
     lost = [(run, None) for run in expansion.runs if run.task == task and _is_perhaps_lost(expansion, run)]
     steps = list(_steps(expansion, task, active))
-    choices = (_commits(expansion, task, crashes), product(*unseen), product(*lost), product(*steps))
+    choices = (_commits(expansion, task, crashes), product(*lost), product(*steps), _stores(expansion, task))
     found = [
-        Course(commits, _chosen(starts), _chosen(runs), ways, store)
-        for commits, starts, runs, ways, store in islice(
-            product(*choices, _stores(expansion, task)), MOST_COURSES + 1
-        )
+        Course(commits, frozenset(run for run in runs if run is not None), ways, store)
+        for commits, runs, ways, store in islice(product(*choices), MOST_COURSES + 1)
     ]
     if len(found) > MOST_COURSES:
         raise ValueError(f'more than {MOST_COURSES} courses for task "{task}"; use the monitor')
     return found
-
-
-Chosen = TypeVar("Chosen")
-
-
-def _chosen(choices: Iterable[Chosen | None]) -> frozenset[Chosen]:
-    return frozenset(choice for choice in choices if choice is not None)
-
-
-def next_crash(expansion: Expansion, index: int) -> int | None:
-    """The first crash after a position."""
-    crashes = (k for k, moment in enumerate(expansion.moments) if moment.name == "Crash" and k > index)
-    return next(crashes, None)
 
 
 def next_loss(expansion: Expansion, index: int) -> int | None:
@@ -119,25 +101,29 @@ def _steps(expansion: Expansion, task: str, active: Sequence[bool]) -> Iterator[
         if not is_back or not _is_listed_before(expansion, task, index):
             continue  # if nobody knows of the task, there is nothing to notice
         ways = [NOTICED]
-        if not active[index] or _is_undone_by_crash(expansion, task, index):
-            ways += [FAR, AFRESH, ADRIFT, UNREPEATED, STORED]
+        if not active[index] or _is_perhaps_undone(expansion, task, index):
+            ways += [AFRESH, ADRIFT, UNREPEATED, STORED]
+            if moment.before_us - moment.at_us <= TOLERATED_US:
+                ways.append(FAR)
         yield [(index, way) for way in ways]
 
 
 def _is_listed_before(expansion: Expansion, task: str, index: int) -> bool:
-    return any(call.begun < index and task in call.configs for call in expansion.inits)
+    """Whether a list with the task has, or may have, taken effect, or may yet."""
+    calls = [call for call in expansion.inits if call.begun < index and task in call.configs]
+    return any(call.answered is None or call.answered > index or call.took_effect for call in calls)
 
 
-def _is_undone_by_crash(expansion: Expansion, task: str, index: int) -> bool:
-    """Whether a crash soon after a step came before a start, with which what the step meant is written."""
-    crash = next_crash(expansion, index)
-    if crash is None or next_loss(expansion, index) is None:
+def _is_perhaps_undone(expansion: Expansion, task: str, index: int) -> bool:
+    """Whether a loss soon after a step came before a start, with which what the step meant is written."""
+    loss = next_loss(expansion, index)
+    if loss is None:
         return False
-    return not any(run.task == task and index < run.begun < crash for run in expansion.runs)
+    return not any(run.task == task and index < run.begun < loss for run in expansion.runs)
 
 
 def _stores(expansion: Expansion, task: str) -> list[str]:
-    first = min((call for call in expansion.inits if call.took_effect), key=_answer, default=None)
+    first = min((call for call in expansion.inits if call.took_effect), key=answered, default=None)
     if expansion.header.store == "unknown" and first is not None and task in first.configs:
         return [NEW, CAUSE, NO_CAUSE]
     return [NEW]
@@ -155,10 +141,10 @@ def _commits(expansion: Expansion, task: str, crashes: list[int]) -> list[Commit
 def _life(task: str, calls: list[Call], so_far: Commits) -> Iterator[Commits]:
     """Lists take effect as calls return; of those that a crash cut off none, the first, the first two..."""
     ways = [so_far]
-    for call in sorted((call for call in calls if call.took_effect), key=_answer):
+    for call in sorted((call for call in calls if call.took_effect), key=answered):
         is_changed = task in call.configs and any(_config(way, task) != call.configs[task] for way in ways)
         early = [True, False] if is_changed else [False]
-        ways = [(*way, Commit(_answer(call), call, is_early)) for way in ways for is_early in early]
+        ways = [(*way, Commit(answered(call), call, is_early)) for way in ways for is_early in early]
     yield from ways
     cut_off = [call for call in calls if call.slot is not None]
     for count, way, is_early in product(range(1, len(cut_off) + 1), ways, (True, False)):
@@ -168,8 +154,3 @@ def _life(task: str, calls: list[Call], so_far: Commits) -> Iterator[Commits]:
 
 def _config(way: Commits, task: str) -> Config | None:
     return way[-1].call.configs.get(task) if way else None
-
-
-def _answer(call: Call) -> int:
-    assert call.answered is not None
-    return call.answered

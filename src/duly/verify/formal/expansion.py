@@ -142,6 +142,12 @@ class Expansion:
         return sorted({call.configs[task] for call in self.inits if call.is_valid and task in call.configs})
 
 
+def answered(call: Call) -> int:
+    """Where a call was answered that was."""
+    assert call.answered is not None
+    return call.answered
+
+
 def expanded(lines: Iterable[bytes]) -> Expansion:
     """The whole trace as positions. Raises TraceError if it is none, ValueError if it is not small."""
     trace = Trace(lines)
@@ -170,6 +176,8 @@ class _Unfolding:
         self._proc: str | None = None
         self._old_procs: set[str] = set()
         self._crashed = -1
+        self._inferred: float | None = None
+        """Just before the latest crash that was inferred."""
         self.expansion.runs += [Run(task, number, -1) for task, number in header.running]
 
     def take(self, item: Position | Fault) -> None:
@@ -208,7 +216,7 @@ class _Unfolding:
         before_us = self._clock_us
         after_us = self._clock_us = item.at_us
         self._add("Step", item.line, item, before_us=before_us)
-        if before_us - after_us > TOLERATED_US:
+        if after_us < before_us:  # even a small one may be taken for a large one
             self._retries |= {(after_us + delay_us, task) for task, delay_us in self._delays}
         from_us = before_us
         if after_us < before_us:
@@ -330,21 +338,32 @@ class _Unfolding:
             return
         if proc in self._old_procs:
             fault = Fault(item.line, f'process "{proc}" is back; two processes are interleaved')
-            self._blame(fault, len(self._moments) - 0.5)
+            # If no process has died, what rests on its death is not certain either.
+            self._blame(fault, len(self._moments) - 0.5 if self._inferred is None else self._inferred)
         elif self._proc is not None and not self._is_stopped():
+            self._inferred = len(self._moments) - 0.5
             self._crash(item.line)
         if self._proc is not None:
             self._old_procs.add(self._proc)
         self._proc = proc
 
     def _is_stopped(self) -> bool:
-        """Whether the last call, if any, was a stop that returned, and nothing is running or outstanding."""
-        calls = (*self.expansion.inits, *self.expansion.stops)
-        is_idle = not any(run.is_running for run in self.expansion.runs)
-        made = [call for call in calls if call.begun > self._crashed]
-        last = max(made, key=lambda call: call.begun, default=None)
-        is_last_stopped = last is None or (last in self.expansion.stops and not last.is_void)
-        return is_idle and is_last_stopped and not any(call.is_outstanding for call in calls)
+        """Whether the last call, if any, was a stop that returned, and nothing is running or outstanding.
+
+        Calls that were given up were never made.
+        """
+        inits, stops = self._since_crash(self.expansion.inits), self._since_crash(self.expansion.stops)
+        if any(run.is_running for run in self.expansion.runs) or any(
+            call.is_outstanding for call in (*inits, *stops)
+        ):
+            return False
+        return not inits or any(
+            all(init.begun < stop.begun and answered(init) < answered(stop) for init in inits)
+            for stop in stops
+        )
+
+    def _since_crash(self, calls: list[Call]) -> list[Call]:
+        return [call for call in calls if call.begun > self._crashed and not call.is_void]
 
     def _blame(self, fault: Fault, index: float | None = None) -> None:
         self.expansion.faults.append(fault)

@@ -13,8 +13,8 @@ from itertools import pairwise
 from operator import and_
 
 from duly.verify.formal.courses import next_loss
-from duly.verify.formal.expansion import Call, Expansion, expanded
-from duly.verify.formal.macros import S, Scene, Signal, Story, Y, answered, ended
+from duly.verify.formal.expansion import Call, Expansion, answered, expanded
+from duly.verify.formal.macros import S, Scene, Signal, Story, Y, ended
 from duly.verify.properties import PROPERTIES, Outcome, Violation
 from duly.verify.trace import micros
 
@@ -174,7 +174,8 @@ def _second_successes(story: Story, due_or_fresh: Signal) -> Signal:
     # Of a run that began before the trace nobody knows what came after its start.
     succeeded = sorted((run for run in story.runs if run.ok and run.begun >= 0), key=ended)
     seconds = []
-    for first, second in pairwise(succeeded):
+    for k, second in enumerate(succeeded[1:], 1):
+        first = max(succeeded[:k], key=lambda run: run.begun)
         earlier, later = sorted((first.begun, second.begun))
         is_apart = any(due_or_fresh[earlier + 1 : later + 1])
         loss = next_loss(scene.expansion, ended(first))

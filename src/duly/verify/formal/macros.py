@@ -7,7 +7,7 @@ line in MODEL.md, to be read beside it; nothing here saves work, and nothing is 
 
 from collections.abc import Callable, Iterable
 from functools import cached_property, reduce
-from operator import or_
+from operator import and_, not_, or_
 
 from duly.verify.dues import minute_start_us
 from duly.verify.formal.courses import (
@@ -23,7 +23,7 @@ from duly.verify.formal.courses import (
     is_loss,
     next_loss,
 )
-from duly.verify.formal.expansion import TOLERATED_US, Call, Config, Expansion, Moment, Run
+from duly.verify.formal.expansion import TOLERATED_US, Call, Config, Expansion, Moment, Run, answered
 from duly.verify.trace import micros
 
 
@@ -33,13 +33,15 @@ class Signal(tuple[bool, ...]):
     __slots__ = ()
 
     def __and__(self, other: "Signal") -> "Signal":
-        return Signal(mine and its for mine, its in zip(self, other, strict=True))
+        assert len(self) == len(other)
+        return Signal(map(and_, self, other))
 
     def __or__(self, other: "Signal") -> "Signal":
-        return Signal(mine or its for mine, its in zip(self, other, strict=True))
+        assert len(self) == len(other)
+        return Signal(map(or_, self, other))
 
     def __invert__(self) -> "Signal":
-        return Signal(not mine for mine in self)
+        return Signal(map(not_, self))
 
 
 def yesterday(p: Signal) -> Signal:
@@ -90,8 +92,7 @@ class Scene:
 
     def at(self, indices: Iterable[int | None]) -> Signal:
         """What holds at *indices* and nowhere else; None is no index."""
-        wanted = set(indices)
-        return Signal(index in wanted for index in range(len(self.moments)))
+        return Signal(map(set(indices).__contains__, range(len(self.moments))))
 
     def some(self, signals: Iterable[Signal]) -> Signal:
         """What holds where any of *signals* does."""
@@ -131,6 +132,11 @@ class Scene:
         stopping = self.some(self.outstanding(call) for call in stops if not call.is_void)
         active = S(~(self.stop_start | self.crash | self.init_failed), self.ok & ~Y(stopping))
         return active & ~self.some(self.outstanding(call) for call in stops if call.is_void)
+
+    @cached_property
+    def was_active(self) -> Signal:
+        """Active, or a stop from there has not returned."""
+        return S(~(self.stop_end | self.crash | self.init_failed), self.active)
 
     @cached_property
     def given_up(self) -> Signal:
@@ -183,24 +189,29 @@ class Story:
     def worlds(self) -> list["World"]:
         """One for each course that events may have taken."""
         found = courses(self.scene.expansion, self.task, self.scene.active)
-        return [World(self, course) for course in found]
+        return [world for course in found for world in self._worlds(course)]
+
+    def _worlds(self, course: Course) -> list["World"]:
+        """Those of one course: if a start was owed before a crash, it was written, or was not."""
+        worlds = [World(self, course)]
+        for crash in (index for index, is_crash in enumerate(self.scene.crash) if is_crash):
+            before = _before_slots(self.scene.moments, crash)
+            owing = [world for world in worlds if world.startable[before]]
+            worlds += [World(self, course, (*world.unseen, crash)) for world in owing]
+        return worlds
 
 
 class World:
     """One task in one course of events: every macro of MODEL.md, in its order."""
 
-    def __init__(self, story: Story, course: Course) -> None:
+    def __init__(self, story: Story, course: Course, unseen: tuple[int, ...] = ()) -> None:
         self.story = story
         self.course = course
+        self.unseen = unseen
+        """Crashes just before which a start was written, and its callback not called."""
         self.steps = dict(course.steps)
         self._take_effect()
-        unseen: list[int] = []
-        self._evaluate(unseen)
-        for crash in sorted(course.unseen):
-            # It was written if it was owed, in this course, before the crash.
-            if self.obligation[_before_slots(story.scene.moments, crash)]:
-                unseen.append(crash)
-                self._evaluate(unseen)
+        self._evaluate()
 
     def _take_effect(self) -> None:
         """What the lists make of the task."""
@@ -222,10 +233,11 @@ class World:
         self.fresh = scene.some(self.fresh_with.values())
         self.removed = effect & ~scene.some(effect_with.values())
 
-    def _evaluate(self, unseen: list[int]) -> None:
-        """The macros, with starts that were written just before the crashes *unseen* and never called."""
+    def _evaluate(self) -> None:
+        """The macros; a start that was written and never called is one, at its crash."""
         story, scene, crash = self.story, self.story.scene, self.story.scene.crash
-        start = story.start | scene.at(unseen)
+        unseen = scene.at(self.unseen)
+        start = story.start | unseen
         gone = start | self.removed | self.fresh
 
         # DuePending(x) := not(RS or Removed or Fresh) S
@@ -254,7 +266,7 @@ class World:
 
         # Interrupted(x) := not(RS or Removed) S (Crash and Y (Running(x) and Reg(x)))
         lost = scene.at(next_loss(scene.expansion, ended(run)) for run in self.course.lost)
-        cut_off = (crash & Y(story.running)) | lost | scene.at(unseen)
+        cut_off = (crash & Y(story.running)) | lost | unseen
         self.interrupted = S(~(start | self.removed), cut_off & Y(self.reg))
 
         # Over an unknown store some cause may stand, nobody knows which.
@@ -266,6 +278,8 @@ class World:
         # Obligation(x) := Cause(x) and not Running(x) and Reg(x) and Active
         may_start = ~story.running & self.reg & scene.active
         self.obligation = self.cause & may_start
+        self.startable = self.cause & ~story.running & self.reg & scene.was_active
+        """Also while a stop has not returned, which may wait for the write of a start."""
         self.recovery = self.interrupted & may_start
         """The obligation of T6."""
 
@@ -284,62 +298,80 @@ class World:
         counted = self._above_floor(-1)
         for commit in self.course.commits:
             if self.fresh[commit.place]:  # nothing has been had yet under this registration
-                counted = Signal(
-                    (*counted[: commit.place + 1], *self._above_floor(commit.instant)[commit.place + 1 :])
-                )
+                begun = commit.instant
+            elif self._was_known_before()[commit.place]:  # every due up to here, and none after it
+                begun = commit.place
+            else:
+                continue
+            counted = Signal((*counted[: commit.place + 1], *self._above_floor(begun)[commit.place + 1 :]))
         return counted
 
     def _above_floor(self, since_index: int) -> Signal:
         """The minutes that count under a registration that took effect at a position."""
-        floor_us = -(2**62)
+        floor_us, mooring = -(2**62), None
         truths = []
         for index, moment in enumerate(self.story.scene.moments):
             if index in self.steps and index > since_index:
-                floor_us = self._floor_us(index, floor_us)
+                if self.steps[index] == ADRIFT:
+                    floor_us, mooring = 2**62, self._next_list(index)
+                elif floor_us < 2**62 or self._is_afresh(index):
+                    floor_us = self._floor_us(index, floor_us)
+            elif floor_us == 2**62 and index == mooring:
+                floor_us = moment.at_us - 1
+            elif floor_us == 2**62 and (self.story.start[index] or index in self.unseen):
+                floor_us = moment.at_us
             truths.append(moment.due_us > floor_us)
         return Signal(truths)
 
     def _floor_us(self, index: int, floor_us: int) -> int:
         """After which minute the minutes count, after a step back, and before it."""
-        moment, way = self.story.scene.moments[index], self.steps[index]
-        is_large = moment.before_us - moment.at_us > TOLERATED_US
-        if way == ADRIFT:
-            return self._next_list_us(index) - 1
-        if way == STORED:
+        moment = self.story.scene.moments[index]
+        if self.steps[index] == STORED:
             return max(floor_us, self._answered_us(index))
-        is_afresh = way in {AFRESH, FAR} or (way == NOTICED and is_large)
-        return moment.at_us - 1 if is_afresh else max(floor_us, moment.before_us)
+        return moment.at_us - 1 if self._is_afresh(index) else max(floor_us, moment.before_us)
+
+    def _is_afresh(self, index: int) -> bool:
+        """Whether after a step back dues count afresh."""
+        return self.steps[index] == AFRESH or self._is_far_back(index)
 
     def _answered_us(self, index: int) -> int:
         """Up to when every due is answered before a position: the latest start, or registration."""
         story, moments = self.story, self.story.scene.moments
+        registered = {commit.instant for commit in self.course.commits if self.fresh[commit.place]}
         for earlier in range(index - 1, -1, -1):
             if story.start[earlier]:
                 return moments[earlier].at_us
-            if self.fresh[earlier]:
-                commit = next(commit for commit in self.course.commits if commit.place == earlier)
-                zone = self.story.scene.expansion.zone
-                return minute_start_us(moments[commit.instant].at_us, zone) - 1
+            if earlier in registered:
+                return minute_start_us(moments[earlier].at_us, story.scene.expansion.zone) - 1
         return -(2**62)
 
     def _stands_still(self, index: int) -> bool:
         """Whether a due that had come before a step back lies behind it in the new time, too."""
         answered_us, now_us = self._answered_us(index), self.story.scene.moments[index].at_us
+        early = {
+            commit.call.configs.get(self.story.task)
+            for commit in self.course.commits
+            if commit.instant < index < commit.place
+        }
         return any(
-            shown[k] and known[k] and answered_us < self.story.scene.moments[k].due_us <= now_us
+            shown[k]
+            and (self.known[config][k] or config in early)
+            and answered_us < self.story.scene.moments[k].due_us <= now_us
             for config, shown in self.story.shown.items()
-            for known in (self.known[config],)
             for k in range(index)
         )
 
-    def _next_list_us(self, index: int) -> int:
-        """When the next list takes effect, or the call of one returns that already has."""
+    def _next_list(self, index: int) -> int | None:
+        """Where the instant begins at which a list next takes effect, or a call returns whose list has."""
+        moments = self.story.scene.moments
         instants = (
             commit.place if commit.instant < index and commit.call.answered is not None else commit.instant
             for commit in self.course.commits
         )
-        later = (self.story.scene.moments[instant].at_us for instant in instants if instant > index)
-        return next(later, 2**62)
+        found = next((instant for instant in instants if instant > index), None)
+        while found is not None and found - 1 > index and moments[found - 1].at_us == moments[found].at_us:
+            found -= 1
+        return found
 
     def _early(self) -> Signal:
         """Where a list takes effect as if it had when it was called, and a due has come since."""
@@ -410,13 +442,7 @@ class World:
 
 def _before_slots(moments: list[Moment], crash: int) -> int:
     """The last position before a crash and the lists that may have taken effect just before it."""
-    return max(index for index in range(crash) if moments[index].name != "Slot")
-
-
-def answered(call: Call) -> int:
-    """Where a call was answered that was."""
-    assert call.answered is not None
-    return call.answered
+    return max((index for index in range(crash) if moments[index].name != "Slot"), default=crash)
 
 
 def ended(run: Run) -> int:
