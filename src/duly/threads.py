@@ -104,8 +104,9 @@ class Worker:
     def _given(self, function: Callable[[], T]) -> _Work[T]:
         if self._thread is None:
             # A daemon, so that a disk that never answers cannot keep the process from ending.
-            self._thread = threading.Thread(target=self._work_through, name=self._name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work_through, name=self._name, daemon=True)
+            thread.start()  # raises when the host has no thread left; the next piece of work tries again
+            self._thread = thread
         work = _Work(function)
         self._queue.put(work)
         return work
