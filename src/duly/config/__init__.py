@@ -1,0 +1,44 @@
+"""The configuration of the daemon: one schema, one validator, two forms (TOML and Python). TIMERS.md 2."""
+
+from duly.config.assembly import config_of
+from duly.config.errors import ConfigError, FileFault
+from duly.config.loading import load
+from duly.config.plan import Changed, Defined, Kept, KeyChange, Named, Plan, changes
+from duly.config.schema import (
+    Calendar,
+    Config,
+    Invalid,
+    Service,
+    Settings,
+    Timer,
+    Warned,
+    socket_path,
+    starts_at_boot,
+    store_path,
+    targets_of,
+)
+
+__all__ = [
+    "Calendar",
+    "Changed",
+    "Config",
+    "ConfigError",
+    "Defined",
+    "FileFault",
+    "Invalid",
+    "Kept",
+    "KeyChange",
+    "Named",
+    "Plan",
+    "Service",
+    "Settings",
+    "Timer",
+    "Warned",
+    "changes",
+    "config_of",
+    "load",
+    "socket_path",
+    "starts_at_boot",
+    "store_path",
+    "targets_of",
+]

@@ -1,0 +1,246 @@
+"""Calendars of timers: their five fields, whether they ever come, how close their minutes lie together.
+
+Only arithmetic on fields: which minutes of the clock, which dates. When such a minute is in a zone, across
+DST, is for the timers to say.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from datetime import date, timedelta
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from duly.config.errors import EntryFault
+from duly.config.schema import Calendar
+from duly.config.values import known_keys
+from duly.config.words import close_names, joined, quoted, shown
+
+KEY = "on_calendar"
+_MOST_CALENDARS = 1000
+_DAY_MINUTES = 24 * 60
+_LONGEST_MONTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+# Every combination of date, weekday and leap year comes in 28 years, as long as no century is left out.
+_FIRST_DATE, _DATES = date(2001, 1, 1), 28 * 365 + 7
+_WEEKDAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
+_MONTHS = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
+
+
+class Range(NamedTuple):
+    """The values that a field may take."""
+
+    lowest: int
+    highest: int
+    names: tuple[str, ...] = ()
+
+
+RANGES = {
+    "minute": Range(0, 59),
+    "hour": Range(0, 23),
+    "day_of_month": Range(1, 31),
+    "month": Range(1, 12, _MONTHS),
+    "day_of_week": Range(0, 6, _WEEKDAYS),
+}
+_ALIASES = {
+    **dict.fromkeys(("minutes", "min"), "minute"),
+    **dict.fromkeys(("hours",), "hour"),
+    **dict.fromkeys(("day", "days", "dom", "date", "monthday"), "day_of_month"),
+    **dict.fromkeys(("months", "mon"), "month"),
+    **dict.fromkeys(("weekday", "weekdays", "dow"), "day_of_week"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCalendars:
+    """The calendars of a timer, and what may surprise about how they are written."""
+
+    calendars: tuple[Calendar, ...]
+    surprises: tuple[str, ...]
+
+
+def checked_calendars(value: object) -> CheckedCalendars:
+    """The calendars that a value of `on_calendar` stands for. Raises EntryFault."""
+    if isinstance(value, Mapping | Calendar):
+        calendar, surprise = _calendar(value, KEY)
+        return CheckedCalendars((calendar,), (surprise,) if surprise else ())
+    if isinstance(value, str):
+        raise EntryFault(f"{KEY} must be a mapping such as {{hour = 3, minute = 0}}; {_no_text(value)}", KEY)
+    if not isinstance(value, list | tuple):
+        raise EntryFault(f"{KEY} must be a mapping or a list of mappings, not {shown(value)}", KEY)
+    if not value:
+        raise EntryFault(f"{KEY} is an empty list, so it never fires; leave it out or name a time", KEY)
+    if len(value) > _MOST_CALENDARS:
+        raise EntryFault(f"{KEY} has {len(value)} calendars; at most {_MOST_CALENDARS} are allowed", KEY)
+    where = [KEY] if len(value) == 1 else [f"{KEY}, calendar {number}" for number in range(1, len(value) + 1)]
+    pairs = [_calendar(item, place) for item, place in zip(value, where, strict=True)]
+    surprises = dict.fromkeys(surprise for _, surprise in pairs if surprise)
+    return CheckedCalendars(tuple(calendar for calendar, _ in pairs), tuple(surprises))
+
+
+def _no_text(value: str) -> str:
+    return "cron texts are not read here" if len(value.split()) > 1 else f"{quoted(value)} is text"
+
+
+def _calendar(value: object, where: str) -> tuple[Calendar, str | None]:
+    written = _written(value, where)
+    try:
+        known_keys(written, tuple(RANGES), _ALIASES)
+    except EntryFault as fault:
+        raise EntryFault(f"{where}: {fault.reason}", KEY) from fault
+    values = {name: _field(written[name], name, where) for name in RANGES if name in written}
+    return Calendar(**values), _surprise(written)
+
+
+def _written(value: object, where: str) -> dict[Any, Any]:
+    if isinstance(value, Calendar):
+        of_fields = {each.name: getattr(value, each.name) for each in fields(Calendar)}
+        # None is the default of the class: whoever left the field out, left it out.
+        return {name: content for name, content in of_fields.items() if content is not None}
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise EntryFault(f"{where} must be a mapping, not {shown(value)}", KEY)
+
+
+def _field(value: object, name: str, where: str) -> tuple[int, ...] | None:
+    what = f"{where}: {name}"
+    if isinstance(value, str) and value == "*":
+        return None
+    if isinstance(value, list | tuple):
+        if not value:
+            raise EntryFault(f"{what} is an empty list, so it never matches; leave it out for every one", KEY)
+        return tuple(sorted({_value(item, name, what, in_list=True) for item in value}))
+    return (_value(value, name, what, in_list=False),)
+
+
+def _value(value: object, name: str, what: str, *, in_list: bool) -> int:
+    lowest, highest, names = RANGES[name]
+    if isinstance(value, bool) or not isinstance(value, int):
+        allowed = "a list of whole numbers" if in_list else 'a whole number, a list of them or "*"'
+        raise EntryFault(f"{what} must be {allowed}, not {shown(value)}{_number_of(value, name, names)}", KEY)
+    number = int.__int__(value)
+    if not lowest <= number <= highest:
+        hint = "; Sunday is 0" if name == "day_of_week" and number == 7 else ""
+        raise EntryFault(f"{what} must be {lowest} to {highest}, not {shown(number)}{hint}", KEY)
+    return number
+
+
+def _number_of(value: object, name: str, names: tuple[str, ...]) -> str:
+    """What to write instead of a name, of digits in quotes, or of a step."""
+    if not isinstance(value, str):
+        return ""
+    if value.isascii() and value.isdigit():
+        return "; leave out the quotes"
+    if "/" in value or "-" in value or "," in value:
+        return "; steps and ranges are written as lists"
+    wanted = value.strip().lower()
+    short = {known[:3]: known for known in names}
+    close = [short[wanted]] if wanted in short else close_names(wanted, names)
+    return f"; {close[0].capitalize()} is {RANGES[name].lowest + names.index(close[0])}" if close else ""
+
+
+def _surprise(written: Mapping[Any, Any]) -> str | None:
+    if "minute" in written:
+        return None
+    if not written:
+        return f'{KEY} is empty, which means every minute; write minute = "*" if that is meant'
+    given = joined([name for name in RANGES if name in written], "and")
+    return (
+        f"{KEY} gives {given} and no minute, so it fires every minute of the matching hours;"
+        ' write minute = 0 for once an hour, or minute = "*" if that is meant'
+    )
+
+
+# --- what calendars mean ---
+
+
+def values_of(calendar: Calendar, name: str) -> tuple[int, ...]:
+    """All the values that a field allows."""
+    value: tuple[int, ...] | None = getattr(calendar, name)
+    lowest, highest, _ = RANGES[name]
+    return tuple(range(lowest, highest + 1)) if value is None else value
+
+
+def ever_comes(calendar: Calendar) -> bool:
+    """Whether one of its months has one of its days."""
+    # Any date falls on any weekday sooner or later, so the weekday rules nothing out.
+    first_day = values_of(calendar, "day_of_month")[0]
+    return any(first_day <= _LONGEST_MONTHS[month - 1] for month in values_of(calendar, "month"))
+
+
+def common(one: Calendar, other: Calendar) -> Calendar | None:
+    """The calendar of the minutes that both name; None when there are none."""
+    masks = [mine & theirs for mine, theirs in zip(_masks(one), _masks(other), strict=True)]
+    if not all(masks):
+        return None
+    minute, hour, day, month, weekday = (tuple(_bits(mask)) for mask in masks)
+    calendar = Calendar(minute, hour, day, month, weekday)
+    return calendar if ever_comes(calendar) else None
+
+
+@lru_cache(maxsize=4096)
+def _masks(calendar: Calendar) -> tuple[int, ...]:
+    """The fields as bit masks: thousands of timers may share a target, and each is held against each."""
+    return tuple(sum(1 << value for value in values_of(calendar, name)) for name in RANGES)
+
+
+def _bits(mask: int) -> Iterator[int]:
+    return (bit for bit in range(mask.bit_length()) if mask >> bit & 1)
+
+
+def first_time(calendar: Calendar) -> str:
+    """The first minute of its days, as clocks show it."""
+    return f"{values_of(calendar, 'hour')[0]:02}:{values_of(calendar, 'minute')[0]:02}"
+
+
+@lru_cache(maxsize=4096)
+def least_gap_sec(calendar: Calendar) -> int:
+    """Less than this never lies between two of its minutes, whatever its dates are."""
+    return 60 * min([*_gaps_within_a_day(calendar), _gap_overnight(calendar)])
+
+
+@lru_cache(maxsize=4096)
+def shortest_gap_sec(calendar: Calendar) -> int | None:
+    """The least time between two of its minutes, on a clock that is never changed; None if it never comes."""
+    if not ever_comes(calendar):
+        return None
+    within, overnight = _gaps_within_a_day(calendar), _gap_overnight(calendar)
+    if within and min(within) <= overnight:
+        return 60 * min(within)
+    # Only now are dates looked at: that is slow and hardly ever needed.
+    return 60 * min([*within, overnight + _DAY_MINUTES * (_shortest_gap_days(calendar) - 1)])
+
+
+def _times(calendar: Calendar) -> list[int]:
+    hours, minutes = values_of(calendar, "hour"), values_of(calendar, "minute")
+    return [60 * hour + minute for hour in hours for minute in minutes]
+
+
+def _gaps_within_a_day(calendar: Calendar) -> list[int]:
+    return [later - earlier for earlier, later in pairwise(_times(calendar))]
+
+
+def _gap_overnight(calendar: Calendar) -> int:
+    times = _times(calendar)
+    return _DAY_MINUTES - times[-1] + times[0]
+
+
+def _shortest_gap_days(calendar: Calendar) -> int:
+    if calendar.day_of_month is None and calendar.month is None and calendar.day_of_week is None:
+        return 1
+    return _shortest_gap_of_dates(
+        *(values_of(calendar, name) for name in ("day_of_month", "month", "day_of_week"))
+    )
+
+
+@lru_cache(maxsize=256)
+def _shortest_gap_of_dates(days: tuple[int, ...], months: tuple[int, ...], weekdays: tuple[int, ...]) -> int:
+    dates = (_FIRST_DATE + timedelta(days=number) for number in range(_DATES))
+    numbers = [
+        each.toordinal()
+        for each in dates
+        if each.month in months and each.day in days and each.isoweekday() % 7 in weekdays
+    ]
+    return min((later - earlier for earlier, later in pairwise(numbers)), default=_DATES)

@@ -1,0 +1,113 @@
+"""Where the entries of a file stand: parsers give values, people want lines.
+
+The scanner of TOML walks over the text once, knows strings and comments so that nothing inside them counts,
+and notes tables and keys. It is shown only texts that `tomllib` has accepted, so it checks nothing. Where the
+number of tables found differs from the number of entries (inline tables), no line is given: none is better
+than a wrong one.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from duly.config.assembly import LineOf
+from duly.config.schema import Kind
+
+_SKIPPED = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*+"{3,5}'
+    r"|'''(?:[^']|'(?!''))*+'{3,5}"
+    r'|"(?:[^"\\\n]|\\.)*"'
+    r"|'[^'\n]*'"
+    r"|\#[^\n]*"
+    r"|\n|[\[\]{}]|[^\"'\#\n\[\]{}]+",
+    re.DOTALL,
+)
+_PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+_NAME = rf"[ \t]*({_PART})[ \t]*(?:\.[ \t]*({_PART})[ \t]*)?(?:\.[^\n=\]]*)?"
+_ARRAY_TABLE = re.compile(rf"[ \t]*\[\[{_NAME}\]\]")
+_TABLE = re.compile(rf"[ \t]*\[{_NAME}\]")
+_KEY = re.compile(rf"{_NAME}=")
+
+
+@dataclass(slots=True)
+class Place:
+    """A table: its line, and the lines of its keys."""
+
+    line: int
+    keys: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Places:
+    """All tables of a file, by their first name, and the keys outside of any."""
+
+    tables: dict[str, list[Place]] = field(default_factory=dict)
+    top: dict[str, int] = field(default_factory=dict)
+
+    def line_of(self, kind: Kind, counts: Mapping[str, int], index: int, key: str | None) -> int | None:
+        """The line of a key of an entry, or of its header; None when that is not certain."""
+        places = self.tables.get(kind, [])
+        if len(places) != counts.get(kind, 0) or index >= len(places):
+            return None
+        place = places[index]
+        return place.keys.get(key, place.line) if key is not None else place.line
+
+
+def toml_places(text: str) -> Places:
+    """The tables and keys of a TOML text that is valid."""
+    places = Places()
+    keys = places.top
+    for number, line in _plain_lines(text):
+        if (header := _ARRAY_TABLE.match(line)) or (header := _TABLE.match(line)):
+            keys = _opened(places, header, number, is_array=line.lstrip().startswith("[["))
+        elif (found := _KEY.match(line)) is not None:
+            keys.setdefault(_bare(found[1]), number)
+    return places
+
+
+def _opened(places: Places, header: re.Match[str], number: int, *, is_array: bool) -> dict[str, int]:
+    """The keys of the table that a header opens."""
+    name, inner = _bare(header[1]), header[2]
+    known = places.tables.setdefault(name, [])
+    if inner is not None and known:
+        known[-1].keys.setdefault(_bare(inner), number)
+        return {}
+    if is_array or not known:
+        known.append(Place(number))
+    places.top.setdefault(name, number)
+    return known[-1].keys if inner is None else {}
+
+
+def _bare(name: str) -> str:
+    return name[1:-1] if name[0] in "\"'" else name
+
+
+def _plain_lines(text: str) -> list[tuple[int, str]]:
+    """The lines at which a statement begins, with their numbers. What brackets hold is left out."""
+    found: list[tuple[int, str]] = []
+    number, begins, depth = 1, 0, 0
+    at_start = True
+    for token in _SKIPPED.finditer(text):
+        piece = token[0]
+        if at_start:
+            begins, first = token.start(), number
+            end = text.find("\n", begins)
+            found.append((first, text[begins : end if end >= 0 else len(text)]))
+            at_start = False
+        if piece in ("[", "{"):
+            depth += 1
+        elif piece in ("]", "}"):
+            depth -= 1
+        number += piece.count("\n")
+        if piece == "\n" and depth == 0:
+            at_start = True
+    return found
+
+
+def line_finder(places: Places, counts: Mapping[str, int]) -> LineOf:
+    """A function that answers for the lines of a file."""
+
+    def line_of(kind: Kind, index: int, key: str | None) -> int | None:
+        return places.line_of(kind, counts, index, key)
+
+    return line_of

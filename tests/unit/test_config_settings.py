@@ -1,0 +1,24 @@
+"""Settings that cannot be used refuse the whole file to whoever wants to run by it, and only to them."""
+
+from pathlib import Path
+
+import pytest
+
+from duly.config.errors import ConfigError
+from duly.config.loading import load, load_to_run
+
+
+def test_bad_settings_refuse_to_run(tmp_path: Path) -> None:
+    """A mistyped store is an invalid entry for `duly check`, and no start for `duly run`."""
+    path = tmp_path / "duly.toml"
+    path.write_text('[supervisor]\nstore = 5\n[[service]]\nid = "a"\ncommand = "true"\n')
+    assert [bad.kind for bad in load(path).invalid] == ["supervisor"]
+    with pytest.raises(ConfigError, match=r"duly\.toml:2: store"):
+        load_to_run(path)
+
+
+def test_bad_entries_do_not(tmp_path: Path) -> None:
+    """An invalid service leaves the others to be run."""
+    path = tmp_path / "duly.toml"
+    path.write_text('[[service]]\nid = "a"\ncommand = "true"\n[[service]]\nid = "b"\n')
+    assert [service.id for service in load_to_run(path).services] == ["a"]
