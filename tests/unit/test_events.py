@@ -26,7 +26,8 @@ def test_event_has_name_level_time_and_fields() -> None:
 def test_levels() -> None:
     """Every event of the contract has its level."""
     by_level: dict[int, set[str]] = {}
-    for name, level in LEVELS.items():
+    for name in LEVELS.keys() - DAEMON_LEVELS.keys():
+        level = LEVELS[name]
         by_level.setdefault(level, set()).add(name)
     assert by_level[logging.ERROR] == {"SchedulerInitializationFailed", "StoreFault", "PropertyViolated"}
     assert by_level[logging.WARNING] == {"TaskRunFailed", "TaskOrphaned", "ClockStepped"}
@@ -41,7 +42,39 @@ def test_levels() -> None:
         "TaskOverridden",
         "StoreRecovered",
     }
-    assert len(LEVELS) == 26
+    assert len(LEVELS) == 26 + len(DAEMON_LEVELS)
+
+
+DAEMON_LEVELS = {
+    "SupervisorStarted": logging.INFO,
+    "SupervisorStopping": logging.INFO,
+    "SupervisorStopped": logging.INFO,
+    "StageStarted": logging.DEBUG,
+    "StageCompleted": logging.DEBUG,
+    "ServiceRunStarted": logging.INFO,
+    "ServiceRunEnded": logging.INFO,
+    "ServiceRestarting": logging.WARNING,
+    "ServiceStartSkipped": logging.WARNING,
+    "LeftoverFound": logging.WARNING,
+    "ConfigurationReloaded": logging.INFO,
+    "ConfigurationRefused": logging.ERROR,
+    "EntryInvalid": logging.WARNING,
+    "OperatorAction": logging.INFO,
+    "TimersEnabled": logging.INFO,
+    "TimersDisabled": logging.INFO,
+    "TimerAdded": logging.INFO,
+    "TimerOverridden": logging.INFO,
+    "TimerRemoved": logging.INFO,
+    "TimerFired": logging.INFO,
+    "TimerMissed": logging.WARNING,
+    "TimerRunEnded": logging.INFO,
+    "TimerRetryScheduled": logging.INFO,
+}
+
+
+def test_levels_of_the_daemon() -> None:
+    """Every event of the daemon, its supervisor and its timers has its level."""
+    assert {name: LEVELS[name] for name in DAEMON_LEVELS} == DAEMON_LEVELS
 
 
 def test_log_record_carries_event_and_fields(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,1 @@
+"""Services: their processes, output, stages and restarts. Knows nothing of timers."""

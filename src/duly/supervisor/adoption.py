@@ -1,0 +1,88 @@
+"""Adoption: what becomes of runs that a dead daemon left without an end.
+
+Their processes, if any live, are ended before anything starts; the runs themselves are over and count as
+interrupted. A process that cannot even be killed keeps its run open and its service from being started: two
+of it at once would be worse than none of the new.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from duly.clock import Watchable
+from duly.events import Announcer
+from duly.instant import instant_of
+from duly.store.history import RunRow
+from duly.supervisor.ended import Result
+from duly.supervisor.leftovers import Leftover, end_leftovers, leftovers
+from duly.threads import Worker
+
+
+class Adoption(NamedTuple):
+    """What became of the runs that were open."""
+
+    ended: list[RunRow]
+    haunted: Mapping[str, int]
+    """Services of which a process lives on, and its pid."""
+    last_id: int
+    """The highest number of a run that a process was found to carry; 0 for none."""
+
+
+async def adopted(
+    rows: Sequence[RunRow],
+    clock: Watchable,
+    announcer: Announcer,
+    *,
+    scheduler_id: str,
+    last_id: int,
+    grace_s: float,
+) -> Adoption:
+    """End what is left of *rows*, and of runs above *last_id*, which have none; the same rows, ended."""
+    look = partial(leftovers, rows, scheduler_id=scheduler_id, last_id=last_id)
+    found = _pids(await _found(look))
+    services = {row.id: row.service for row in rows}
+    for run_id in [*services, *sorted(found.keys() - services)]:
+        pids, service = found.get(run_id, []), services.get(run_id)
+        announcer.announce("LeftoverFound", service=service, runId=run_id, isAlive=bool(pids), pids=pids)
+    left: list[Leftover] = []
+    if found:
+        left = await end_leftovers(
+            rows, clock, scheduler_id=scheduler_id, last_id=last_id, grace_s=grace_s
+        )
+    alive = _pids(left)
+    now_us = instant_of(clock.now())
+    ended = [
+        msgspec.structs.replace(
+            row,
+            ended_us=now_us,
+            result=Result.INTERRUPTED.value,
+            message=_message(was_alive=row.id in found),
+        )
+        for row in rows
+        if row.id not in alive
+    ]
+    haunted = {row.service: alive[row.id][0] for row in rows if row.id in alive}
+    return Adoption(ended, haunted, max(found, default=0))
+
+
+async def _found(look: Callable[[], list[Leftover]]) -> list[Leftover]:
+    worker = Worker("duly adoption")
+    try:
+        return await worker.do(look)
+    finally:
+        worker.end()
+
+
+def _pids(found: Sequence[Leftover]) -> dict[int, list[int]]:
+    pids: dict[int, list[int]] = {}
+    for leftover in found:
+        pids.setdefault(leftover.run_id, []).append(leftover.pid)
+    return pids
+
+
+def _message(*, was_alive: bool) -> str:
+    if was_alive:
+        return "the daemon ended without it; its processes were found alive and ended at the next start"
+    return "the daemon ended before the run did; nothing of it was alive at the next start"

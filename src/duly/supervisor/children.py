@@ -1,0 +1,249 @@
+"""Children: how a process is made, why one cannot be made, and which of the dead are ours to bury.
+
+`spawned` blocks and is called in a thread. It gives a child its own session (so that its group can be
+signalled as a whole), nothing to read, one pipe for all it writes, and the defaults of signals. `Brood` is
+the list of our children, kept on the event loop: the reaper asks it before it touches any exit.
+"""
+
+import errno
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from duly.supervisor.procfs import MARKER, Identity, identity_of
+
+_NOT_INHERITED = frozenset(
+    {"NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC", "WATCHDOG_PID", MARKER}
+)
+"""What the service manager above us told us, and nobody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to run: arguments, what to add to the environment, and where."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str | None = None
+
+
+class SpawnError(Exception):
+    """A process could not be started; `reason` says why, in one sentence."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A process that was just started: who it is, its pidfd (-1 without one), and the end of its pipe."""
+
+    identity: Identity
+    pidfd: int
+    pipe: int
+
+
+def environment_of(command: Command, inherited: Mapping[str, str], marker: str) -> dict[str, str]:
+    """The environment of a child: what we have, what is declared, and which run it is."""
+    kept = {name: value for name, value in inherited.items() if name not in _NOT_INHERITED}
+    return {**kept, **command.env, MARKER: marker}
+
+
+def spawned(command: Command, environment: Mapping[str, str], umask: int = -1) -> Spawned:
+    """Start *command*, with *umask* (-1: ours). Blocks until its program is loaded, or raises SpawnError."""
+    if not command.argv or not command.argv[0]:
+        raise SpawnError("There is no command to run; give at least the name of a program")
+    _look_at_directory(command.cwd)
+    try:
+        reading, writing = os.pipe()
+        try:
+            os.set_blocking(reading, False)
+            pid = _popened(command, environment, writing, umask)
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+    except OSError as error:
+        _look_at_directory(command.cwd)  # it may have gone meanwhile, and its errors look like the program's
+        raise SpawnError(reason_of(error, command, environment)) from error
+    except ValueError as error:
+        raise SpawnError(f"{_name(command)} cannot be started: {_unusable(error)}") from error
+    return Spawned(identity_of(pid), _pidfd(pid), reading)
+
+
+def _popened(command: Command, environment: Mapping[str, str], output: int, umask: int) -> int:
+    # The child inherits the mask of the thread that makes it.
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    try:
+        popen = subprocess.Popen(  # noqa: S603 (an argv, never a shell)
+            command.argv,
+            env=environment,
+            cwd=command.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            close_fds=True,
+            start_new_session=True,
+            restore_signals=True,
+            umask=umask,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    # The exit is ours to take: this keeps subprocess from looking for it, and from inventing one.
+    popen.returncode = 0
+    return popen.pid
+
+
+def _pidfd(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        # Not Linux, an old kernel, or no descriptor left: a thread waits for the exit instead.
+        return -1
+
+
+def _look_at_directory(cwd: str | None) -> None:
+    """Raise SpawnError if *cwd* cannot be worked in.
+
+    Looked at before the spawn and not only after: Python's vfork holds the interpreter until the child runs,
+    so a directory on a network disk that does not answer must hang here, in a thread, and nowhere else.
+    """
+    if cwd is None:
+        return
+    try:
+        mode = os.stat(cwd).st_mode  # noqa: PTH116 (a path as it was declared, NUL bytes and all)
+    except OSError as error:
+        reason = "does not exist" if error.errno == errno.ENOENT else f"cannot be used: {error.strerror}"
+        raise SpawnError(f'The working directory "{cwd}" {reason}') from error
+    except ValueError as error:
+        raise SpawnError(f"The working directory cannot be used: {_unusable(error)}") from error
+    if not stat.S_ISDIR(mode):
+        raise SpawnError(f'The working directory "{cwd}" is not a directory')
+    if not os.access(cwd, os.X_OK):
+        raise SpawnError(f'The working directory "{cwd}" may not be entered: Permission denied')
+
+
+_EXHAUSTED = {
+    errno.EAGAIN: "the limit of processes is reached (see `ulimit -u` and the pids limit of the container)",
+    errno.EMFILE: "this process has no file descriptor left (see `ulimit -n`)",
+    errno.ENFILE: "the system has no file descriptor left",
+    errno.ENOMEM: "there is not enough memory",
+    errno.E2BIG: "its arguments and environment are longer than the system allows",
+    errno.ETXTBSY: "its file is being written just now",
+}
+
+
+def reason_of(error: OSError, command: Command, environment: Mapping[str, str]) -> str:
+    """One sentence that says why *command* could not be started, and what to do about it."""
+    name = _name(command)
+    if error.errno in _EXHAUSTED:
+        return f"{name} cannot be started: {_EXHAUSTED[error.errno]}"
+    if error.errno == errno.ENOEXEC:
+        return f"{name} is neither a program for this machine nor a script that begins with #!"
+    path = _found(command, environment)
+    if error.errno == errno.ENOENT and path is None:
+        if "/" in command.argv[0]:
+            return f"{name} does not exist"
+        return f"{name} is not found in PATH ({environment.get('PATH', os.defpath)})"
+    if error.errno == errno.ENOENT:
+        return f"{name} names an interpreter in its first line (or a loader) that does not exist"
+    if error.errno == errno.EACCES and path is not None and os.path.isdir(path):  # noqa: PTH112 (as declared)
+        return f"{name} is a directory, not a program"
+    if error.errno == errno.EACCES:
+        return f"{name} is not executable, or lies where it may not be read: Permission denied"
+    return f"{name} cannot be started: {error.strerror}"
+
+
+def _name(command: Command) -> str:
+    return f'Command "{command.argv[0]}"'
+
+
+def _found(command: Command, environment: Mapping[str, str]) -> str | None:
+    """The file that the child would have run, executable or not."""
+    program = command.argv[0]
+    if "/" in program:
+        path = os.path.join(command.cwd or "", program)  # noqa: PTH118 (as declared)
+        return path if os.path.lexists(path) else None
+    return shutil.which(program, os.F_OK, environment.get("PATH", os.defpath))
+
+
+def _unusable(error: ValueError) -> str:
+    if isinstance(error, UnicodeError):
+        return "it holds text that cannot be encoded for the system"
+    if "null byte" in str(error):
+        return "it holds a NUL byte"
+    return str(error)
+
+
+def heed_ignored_signals() -> None:
+    """Handle, by doing nothing, every signal that whoever started us had ignored.
+
+    nohup and a shell's `&` leave signals ignored, and what is ignored stays so in every child. What is
+    handled is not inherited. An ignored SIGCHLD would even take the exits of children away. Only the main
+    thread may do this; elsewhere it is left undone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in signal.valid_signals() - _RESTORED:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            with suppress(OSError, ValueError):  # one of those that cannot be handled
+                signal.signal(number, _do_nothing)
+
+
+_RESTORED = frozenset(
+    getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ", "SIGXFZ") if hasattr(signal, name)
+)
+"""Ignored by Python itself, which gives them back to its children."""
+
+
+def _do_nothing(number: int, frame: object) -> None:
+    """Heed a signal that was ignored."""
+
+
+class Brood:
+    """Our own children, from before their birth until their exit was taken.
+
+    While a spawn is under way in a thread nobody can tell whether an unknown pid is the child it makes, so
+    until it is over every exit counts as ours.
+    """
+
+    def __init__(self) -> None:
+        self._unborn = 0
+        self._pids: set[int] = set()
+        self._watchers: list[Callable[[], None]] = []
+
+    @contextmanager
+    def spawning(self) -> Iterator[Callable[[int], None]]:
+        """Announce a spawn; call the answer with the pid it made."""
+        self._unborn += 1
+        try:
+            yield self._pids.add
+        finally:
+            self._unborn -= 1
+            self._changed()
+
+    def may_hold(self, pid: int) -> bool:
+        """Whether *pid* is ours, or may turn out to be."""
+        return self._unborn > 0 or pid in self._pids
+
+    def taken(self, pid: int) -> None:
+        """Note that the exit of *pid* was taken: the number may mean somebody else from now on."""
+        self._pids.discard(pid)
+        self._changed()
+
+    def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
+        """Call *watcher* after every birth and every exit; the answer ends that."""
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
+
+    def _changed(self) -> None:
+        for watcher in tuple(self._watchers):
+            watcher()

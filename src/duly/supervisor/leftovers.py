@@ -1,0 +1,196 @@
+"""Leftovers: processes of runs that a daemon left behind when it was killed, found and ended.
+
+A process is a leftover if it is the very one that a run's row names (same pid, same start, same boot), if it
+carries the run's marker in its environment (the daemon died before it could note the pid), or if it is in the
+group that the row's process led. A marker with a number that no row ever had is of a run whose row never came
+to the disk, which was full perhaps. A pid that was merely given again is never touched, and neither are we.
+Before each signal everything is looked up anew.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from duly.clock import Clock, watchable
+from duly.supervisor.pauses import Pauses
+from duly.supervisor.procfs import PROC, Identity, Stat, boot_id, marker_of, stat_of, stats
+from duly.threads import Worker
+
+
+class OpenRun(Protocol):
+    """What must be known of a run that has no end: its row in the history."""
+
+    @property
+    def id(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of its process, if it was noted in time."""
+        ...
+
+    @property
+    def pid_started(self) -> int | None:
+        """When that process started, in ticks since the boot."""
+        ...
+
+    @property
+    def boot(self) -> str | None:
+        """Which boot that was."""
+        ...
+
+
+class Leftover(msgspec.Struct, frozen=True):
+    """A living process that belongs to a run of a daemon that is gone."""
+
+    run_id: int
+    pid: int
+    started: int
+    group: int
+
+
+def marker_for(scheduler_id: str, run_id: int) -> str:
+    """What the processes of a run carry in their environment."""
+    return f"{scheduler_id}:{run_id}"
+
+
+def is_alive(identity: Identity, proc_root: Path = PROC) -> bool:
+    """Whether that very process still lives: same pid, same start, same boot."""
+    if identity.started == 0 or not identity.boot or identity.boot != boot_id(proc_root):
+        return False
+    stat = stat_of(identity.pid, proc_root)
+    return stat is not None and stat.started == identity.started and not stat.is_dead
+
+
+def leftovers(
+    rows: Sequence[OpenRun], *, scheduler_id: str, last_id: int, proc_root: Path = PROC
+) -> list[Leftover]:
+    """The living processes of the runs *rows*, and of those with a number above *last_id*, which have no row.
+
+    Reads all of /proc: not for the event loop.
+    """
+    found = list(stats(proc_root))
+    markers = {
+        stat.pid: marker
+        for stat in found
+        if not stat.is_dead and (marker := marker_of(stat.pid, proc_root)) is not None
+    }
+    boot = boot_id(proc_root)
+    by_marker = _runs_by_marker(rows, set(markers.values()), scheduler_id, last_id)
+    return belonging(rows, found, markers, by_marker, boot=boot, us=os.getpid())
+
+
+def _runs_by_marker(
+    rows: Iterable[OpenRun], markers: Iterable[str], scheduler_id: str, last_id: int
+) -> dict[str, int]:
+    """The run that each marker means, of those that are open or were never written down."""
+    of_rows = {marker_for(scheduler_id, row.id): row.id for row in rows}
+    numbers = {marker: marker.removeprefix(f"{scheduler_id}:") for marker in markers}
+    unwritten = {
+        marker: int(number)
+        for marker, number in numbers.items()
+        if number != marker and number.isascii() and number.isdecimal() and int(number) > last_id
+    }
+    return unwritten | of_rows
+
+
+def belonging(
+    rows: Iterable[OpenRun],
+    processes: Sequence[Stat],
+    markers: Mapping[int, str],
+    by_marker: Mapping[str, int],
+    *,
+    boot: str,
+    us: int,
+) -> list[Leftover]:
+    """Which living *processes* belong to which run; never *us*, or anybody in our group."""
+    by_group = {row.pid: row for row in rows if row.pid and row.pid_started and row.boot and row.boot == boot}
+    by_pid = {stat.pid: stat for stat in processes}
+    our_group = by_pid[us].group if us in by_pid else 0
+    found = []
+    for stat in processes:
+        if stat.is_dead or stat.pid == us or stat.group == our_group or stat.group <= 1:
+            continue
+        marker = markers.get(stat.pid)
+        row = by_group.get(stat.group)
+        if marker is not None:
+            run_id = by_marker.get(marker)  # what it says of itself is more than where it was found
+        else:
+            run_id = row.id if row is not None and _is_of_group(stat, row, by_pid) else None
+        if run_id is not None:
+            found.append(Leftover(run_id, stat.pid, stat.started, stat.group))
+    return found
+
+
+def _is_of_group(stat: Stat, row: OpenRun, by_pid: Mapping[int, Stat]) -> bool:
+    """Whether *stat*, which is in a group with the number of the process of *row*, is in its very group."""
+    assert row.pid is not None
+    assert row.pid_started is not None
+    leader = by_pid.get(row.pid)
+    if leader is not None and leader.started != row.pid_started:
+        return False  # the number was given again
+    return stat.session == row.pid and stat.started >= row.pid_started
+
+
+async def end_leftovers(
+    rows: Sequence[OpenRun],
+    clock: Clock,
+    *,
+    scheduler_id: str,
+    last_id: int,
+    grace_s: float,
+    proc_root: Path = PROC,
+) -> list[Leftover]:
+    """End the groups of all leftovers: TERM, *grace_s* of time, KILL, the same time again at most.
+
+    The answer is what lives even then (another user's, or waiting for a disk); mostly nothing.
+    """
+    look = partial(leftovers, rows, scheduler_id=scheduler_id, last_id=last_id, proc_root=proc_root)
+    pauses, worker = Pauses(watchable(clock)), Worker("duly leftovers")
+    pauses.begin()
+    try:
+        left = await worker.do(look)
+        for number, seconds in ((signal.SIGTERM, grace_s), (signal.SIGKILL, max(grace_s, _TO_DIE_S))):
+            if not left:
+                break
+            _send(left, number)
+            gone = asyncio.ensure_future(_gone(worker, look, pauses))
+            try:
+                await pauses.within(seconds, gone)
+            finally:
+                gone.cancel()
+            left = await worker.do(look)
+    finally:
+        worker.end()
+        pauses.end()
+    return left
+
+
+async def _gone(worker: Worker, look: "partial[list[Leftover]]", pauses: Pauses) -> None:
+    """Return when nothing is left."""
+    pause_s = _SHORTEST_LOOK_S
+    while await worker.do(look):
+        await pauses.wait(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+
+
+def _send(left: Iterable[Leftover], number: signal.Signals) -> None:
+    for group in {leftover.group for leftover in left}:
+        # Gone meanwhile, or another user's: the next look tells.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)
+            if number == signal.SIGTERM:
+                os.killpg(group, signal.SIGCONT)
+
+
+_TO_DIE_S = 1.0
+_SHORTEST_LOOK_S = 0.01
+_LONGEST_LOOK_S = 0.25

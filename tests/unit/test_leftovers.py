@@ -1,0 +1,187 @@
+"""Which processes a dead daemon left behind: read from a /proc that the test writes."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from duly.supervisor.leftovers import Leftover, is_alive, leftovers
+from duly.supervisor.procfs import (
+    Identity,
+    Stat,
+    boot_id,
+    identity_of,
+    marker_in,
+    parsed_stat,
+    stat_of,
+    stats,
+)
+
+
+class Row(msgspec.Struct):
+    """A run without an end."""
+
+    id: int
+    pid: int | None = None
+    pid_started: int | None = None
+    boot: str | None = "this boot"
+
+
+class Proc:
+    """A /proc of a test's own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "sys/kernel/random").mkdir(parents=True)
+        (root / "sys/kernel/random/boot_id").write_text("this boot\n")
+        (root / "self").mkdir()
+
+    def add(
+        self,
+        pid: int,
+        *,
+        started: int,
+        group: int | None = None,
+        session: int | None = None,
+        state: str = "S",
+        marker: str | None = None,
+    ) -> None:
+        """A process."""
+        (self.root / str(pid)).mkdir()
+        group = group or pid
+        line = (
+            f"{pid} (a) b (c) {state} 1 {group} {session or group} 0 -1 4194560 "
+            + "0 " * 12
+            + f"{started} 0 0"
+        )
+        (self.root / str(pid) / "stat").write_text(line)
+        environ = b"HOME=/\0NOT_DULY_RUN_ID=s:9\0" + (f"DULY_RUN_ID={marker}\0".encode() if marker else b"")
+        (self.root / str(pid) / "environ").write_bytes(environ)
+
+    def left(self, *rows: Row, last_id: int = 99) -> list[tuple[int, int]]:
+        """The run and the pid of each leftover."""
+        found = leftovers(rows, scheduler_id="s", last_id=last_id, proc_root=self.root)
+        assert all(isinstance(each, Leftover) for each in found)
+        return sorted((each.run_id, each.pid) for each in found)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Proc:
+    """An empty /proc."""
+    return Proc(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["sh", "a b", "a) S 1 1 1", "((", "))", ") (", "a\nb", "\udcff", ""])
+def test_names_do_not_confuse(name: str) -> None:
+    """A program may be called anything, and its line is still read right."""
+    fields = "T 2 3 4 " + "0 " * 15 + "77 0 0"
+    line = f"1 ({name}) {fields}".encode(errors="surrogateescape")
+    assert parsed_stat(line) == Stat(pid=1, state="T", parent=2, group=3, session=4, started=77)
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"1", b"1 (sh", b"1 (sh) S 1 2", b"x (sh) S " + b"1 " * 20, b")", b"(" * 9]
+)
+def test_no_line_is_no_process(line: bytes) -> None:
+    """What is not a line of /proc/PID/stat is no process, and no error."""
+    assert parsed_stat(line) is None
+
+
+def test_no_proc_is_no_process(tmp_path: Path) -> None:
+    """On a system without /proc nothing is found, and nothing raises."""
+    nowhere = tmp_path / "nowhere"
+    assert list(stats(nowhere)) == []
+    assert boot_id(nowhere) == ""
+    assert stat_of(1, nowhere) is None
+    assert identity_of(7, nowhere) == Identity(7, 0, "")
+    assert not is_alive(Identity(7, 0, ""), nowhere)
+    assert leftovers([Row(1, 7, 0, "")], scheduler_id="s", last_id=1, proc_root=nowhere) == []
+
+
+def test_marker_is_read_whole() -> None:
+    """Only the variable of that very name counts, wherever it stands."""
+    assert marker_in(b"A=1\0DULY_RUN_ID=s:1\0B=2\0") == "s:1"
+    assert marker_in(b"DULY_RUN_ID=s:1") == "s:1"
+    assert marker_in(b"XDULY_RUN_ID=s:1\0DULY_RUN_IDS=s:1\0A=DULY_RUN_ID=s:1\0") is None
+    assert marker_in(b"") is None
+
+
+def test_alive_needs_pid_start_and_boot(proc: Proc) -> None:
+    """The same number with another start, in another boot, or dead and unburied, is not that process."""
+    proc.add(10, started=500)
+    proc.add(11, started=500, state="Z")
+    assert is_alive(Identity(10, 500, "this boot"), proc.root)
+    assert not is_alive(Identity(10, 501, "this boot"), proc.root)
+    assert not is_alive(Identity(10, 500, "another boot"), proc.root)
+    assert not is_alive(Identity(11, 500, "this boot"), proc.root)
+    assert not is_alive(Identity(12, 500, "this boot"), proc.root)
+
+
+def test_process_of_the_row_is_found(proc: Proc) -> None:
+    """The process that a row names is a leftover while it lives."""
+    proc.add(10, started=500)
+    proc.add(20, started=500, state="Z")
+    assert proc.left(Row(1, 10, 500), Row(2, 20, 500), Row(3, 30, 500)) == [(1, 10)]
+
+
+def test_reused_number_is_never_touched(proc: Proc) -> None:
+    """Neither who got the number again, nor its group, nor anything of another boot is a leftover."""
+    proc.add(10, started=900)
+    proc.add(11, started=901, group=10)
+    proc.add(20, started=500)
+    assert proc.left(Row(1, 10, 500), Row(2, 20, 500, "another boot"), Row(3, 20, None), Row(4)) == []
+
+
+def test_group_outlives_its_leader(proc: Proc) -> None:
+    """What is left in the group of a process that is gone belongs to its run."""
+    proc.add(11, started=510, group=10)
+    proc.add(12, started=499, group=10)  # older than its supposed leader
+    proc.add(13, started=510, group=10, session=9)  # not of the session that the leader opened
+    proc.add(14, started=510, group=14, session=10)  # not in the group
+    assert proc.left(Row(1, 10, 500)) == [(1, 11)]
+
+
+def test_dead_leader_still_vouches_for_its_group(proc: Proc) -> None:
+    """A leader that nobody has buried holds its number, so its group is its own."""
+    proc.add(10, started=500, state="Z")
+    proc.add(11, started=510, group=10)
+    proc.add(20, started=900, state="Z")  # this one got the number of another
+    proc.add(21, started=910, group=20)
+    assert proc.left(Row(1, 10, 500), Row(2, 20, 500)) == [(1, 11)]
+
+
+def test_marker_finds_what_was_never_noted(proc: Proc) -> None:
+    """A process that carries the run in its environment is found without its pid, in whatever group."""
+    proc.add(10, started=500, marker="s:1")
+    proc.add(11, started=510, group=11, session=10, marker="s:1")
+    proc.add(12, started=510, marker="s:12")
+    proc.add(13, started=510, marker="other:1")
+    assert proc.left(Row(1)) == [(1, 10), (1, 11)]
+
+
+def test_marker_of_another_run_wins_over_the_group(proc: Proc) -> None:
+    """A process that says it belongs to another run is not taken for one of this row."""
+    proc.add(11, started=510, group=10, marker="s:2")
+    assert proc.left(Row(1, 10, 500)) == []
+    assert proc.left(Row(1, 10, 500), Row(2)) == [(2, 11)]
+
+
+def test_we_are_no_leftover(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that a leftover started carries its marker, and spares itself and its group."""
+    monkeypatch.setattr("os.getpid", lambda: 10)
+    proc.add(10, started=500, group=9, marker="s:1")
+    proc.add(11, started=500, group=9, marker="s:1")
+    proc.add(12, started=500, group=1, marker="s:1")
+    proc.add(13, started=500, marker="s:1")
+    assert proc.left(Row(1)) == [(1, 13)]
+
+
+def test_marker_above_the_last_row_is_of_a_run_that_was_never_written(proc: Proc) -> None:
+    """A number that no row ever had is a leftover; one that had a row which ended, or is no number, is not."""
+    proc.add(10, started=500, marker="s:8")
+    proc.add(11, started=500, marker="s:7")
+    proc.add(12, started=500, marker="other:8")
+    proc.add(13, started=500, marker="s:8x")
+    proc.add(14, started=500, marker="s:")
+    assert proc.left(last_id=7) == [(8, 10)]
+    assert proc.left(Row(7), last_id=7) == [(7, 11), (8, 10)]
