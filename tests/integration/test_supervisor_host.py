@@ -138,9 +138,9 @@ async def test_every_exit_is_its_own_runs() -> None:
     await supervisor.stop()
 
 
-def killed_daemon(store: Path) -> list[int]:
+def killed_daemon(store: Path, *options: str) -> list[int]:
     """Start a daemon and kill it; the processes that it left."""
-    command = [sys.executable, "-m", "tests.integration.supervised_program", str(store)]
+    command = [sys.executable, "-m", "tests.integration.supervised_program", str(store), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as daemon:
         assert daemon.stdout is not None
         pids = [int(pid) for pid in daemon.stdout.readline().split()]
@@ -161,6 +161,21 @@ async def test_leftovers_of_a_killed_daemon(tmp_path: Path) -> None:
     assert (row.result, row.pid, supervisor.outcome(row.id)) == ("interrupted", pids[0], Result.INTERRUPTED)
     await supervisor.start([shell("stubborn", "exec sleep 1000")], {"stubborn"})
     assert supervisor.views()[0].run_id == row.id + 1
+    await supervisor.stop()
+    await history.close()
+    await opened.close()
+
+
+async def test_leftovers_of_a_daemon_that_could_not_write(tmp_path: Path) -> None:
+    """A run whose row never came to the disk leaves nothing behind, and its number is not given again."""
+    store = tmp_path / "state.db"
+    pids = killed_daemon(store, "full")
+    assert [lives(pid) for pid in pids] == [True, True]
+    opened = SQLiteStore(store)
+    supervisor, history = await asyncio.wait_for(supervised(opened, QUICK), 30)
+    assert not any(lives(pid) for pid in pids)
+    assert await history.runs() == []
+    assert supervisor.new_run_id() == 2
     await supervisor.stop()
     await history.close()
     await opened.close()

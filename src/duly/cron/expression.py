@@ -33,10 +33,14 @@ _LONGEST_MONTHS = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 @final
 class CronExpression:
-    """A parsed expression. Make one with `parse`; equal when the texts are equal."""
+    """An expression. Make one with `parse`, or with `of_masks` where there is no cron text.
+
+    Two are equal when their texts are, and were taken to mean the same.
+    """
 
     __slots__ = (
         "_day_masks",
+        "_either",
         "_first_hour",
         "_first_minute",
         "_hour_from",
@@ -52,6 +56,7 @@ class CronExpression:
     text: str
     """The expression exactly as it was given."""
     _masks: tuple[int, int, int, int, int]
+    _either: bool
     _months: int
     _day_masks: tuple[int, ...]
     _minute_from: bytes
@@ -63,7 +68,7 @@ class CronExpression:
     _line: Timeline
 
     def __init__(self) -> None:
-        raise TypeError("use CronExpression.parse(text)")
+        raise TypeError("use CronExpression.parse(text) or CronExpression.of_masks(text, masks)")
 
     @classmethod
     def parse(cls, text: str) -> "CronExpression":
@@ -71,6 +76,17 @@ class CronExpression:
         if type(text) is str and len(text) <= _LONGEST_KEPT:
             return _kept(text)
         return _parsed(text)
+
+    @classmethod
+    def of_masks(cls, text: str, masks: tuple[int, int, int, int, int]) -> "CronExpression":
+        """The expression due where all five *masks* match, day and weekday both; *text* is what to call it.
+
+        Unlike cron text it may name a date that never comes, such as 30 February.
+        """
+        for field, mask in zip(FIELDS, masks, strict=True):
+            if not mask or mask & ~field.every:
+                raise ValueError(f"{field.name} mask {mask:#x} is empty or has values outside its field")
+        return _made(text, masks, either=False)
 
     @property
     def masks(self) -> tuple[int, int, int, int, int]:
@@ -80,8 +96,12 @@ class CronExpression:
     @property
     def either_day(self) -> bool:
         """Whether day and weekday are both restricted, so that either one is enough."""
-        words = self.text.split()
-        return words[2] != "*" and words[4] != "*"
+        return self._either
+
+    @property
+    def has_a_date(self) -> bool:
+        """Whether some month that it names is long enough for some day that it names."""
+        return self._either or _has_a_date(self._masks[2], self._masks[3])
 
     def matches(self, moment: datetime) -> bool:
         """Whether the minute *moment* lies in is due: it matches, exists, and is shown for the first time."""
@@ -161,16 +181,27 @@ class CronExpression:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CronExpression):
             return NotImplemented
-        return self.text == other.text
+        return (self.text, self._masks, self._either) == (other.text, other._masks, other._either)
 
     def __hash__(self) -> int:
         return hash(self.text)
 
     def __repr__(self) -> str:
-        return f"CronExpression.parse({self.text!r})"
+        if self._is_cron_text():
+            return f"CronExpression.parse({self.text!r})"
+        return f"CronExpression.of_masks({self.text!r}, {self._masks!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self).parse, (self.text,)
+        if self._is_cron_text():
+            return type(self).parse, (self.text,)
+        return type(self).of_masks, (self.text, self._masks)
+
+    def _is_cron_text(self) -> bool:
+        """Whether the text alone, parsed, means the same."""
+        try:
+            return type(self).parse(self.text) == self
+        except InvalidCronExpressionError:
+            return False
 
     def _all_after(self, moment: datetime) -> Iterator[datetime]:
         while True:
@@ -320,9 +351,15 @@ def _parsed(text: object) -> CronExpression:
     either = words[2] != "*" and words[4] != "*"
     if not either and words[2] != "*" and not _has_a_date(days, months):
         raise _refused(text, "can never match: no such day in any of its months")
+    return _made(text, (minutes, hours, days, months, weekdays), either=either)
+
+
+def _made(text: str, masks: tuple[int, int, int, int, int], *, either: bool) -> CronExpression:
+    minutes, hours, days, months, weekdays = masks
     self = CronExpression.__new__(CronExpression)
     self.text = text
-    self._masks = (minutes, hours, days, months, weekdays)
+    self._masks = masks
+    self._either = either
     self._months = months
     self._day_masks = _day_masks(days, weekdays, either)
     self._minute_from = _table(minutes, 61)

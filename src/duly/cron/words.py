@@ -95,6 +95,9 @@ def _dates(days: list[int], months: list[int], weekdays: list[int], *, either: b
     if either:
         both = f"on {_days(days)} of the month and on {_either_weekdays(weekdays)} (either is enough)"
         return ", ".join(filter(None, (both, in_months)))
+    if not any_day and not any_weekday:
+        both = f"on {_days(days)} of {in_months.removeprefix('in ') or 'the month'}"
+        return f"{both} if that is {_one_of_weekdays(weekdays)}"
     if any_weekday:
         return f"on {_days(days)} of {in_months.removeprefix('in ') or 'the month'}"
     return ", ".join(filter(None, (_weekdays(weekdays), in_months)))
@@ -115,6 +118,11 @@ def _weekdays(weekdays: list[int]) -> str:
 def _either_weekdays(weekdays: list[int]) -> str:
     names = _weekdays(weekdays)
     return names if names.startswith("every ") else f"every day from {names}"
+
+
+def _one_of_weekdays(weekdays: list[int]) -> str:
+    *most, last = [f"a {WEEKDAYS[day]}" for day in sorted((weekday - 1) % 7 for weekday in weekdays)]
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 # --- lists ---

@@ -129,6 +129,10 @@ class History:
         self._next_id += 1
         return self._next_id - 1
 
+    def pass_over(self, run_id: int) -> None:
+        """Give no number up to *run_id*: a run had it whose row was never written."""
+        self._next_id = max(self._next_id, run_id + 1)
+
     def note(self, row: RunRow) -> None:
         """Have *row* written soon; a later one of the same run takes its place."""
         self._runs[row.id] = _without_nul(row)
@@ -173,6 +177,10 @@ class History:
     async def run(self, run_id: int) -> RunRow | None:
         """One run."""
         return self._runs.get(run_id) or await self.rows.run(run_id)
+
+    async def last_id(self) -> int:
+        """The highest id that a run has on disk."""
+        return await self.rows.last_id()
 
     async def open_runs(self) -> list[RunRow]:
         """The runs that an earlier process left without an end."""

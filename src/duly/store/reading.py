@@ -6,79 +6,167 @@ would otherwise make a log, only in order to read. One whose log has lost its in
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import apsw
+import msgspec
 
 from duly.core.record import COLUMNS, Record
 from duly.errors import StoreError
-from duly.store.sqlite import APPLICATION_ID, migrations
+from duly.store.history import MissRow, RunRow
+from duly.store.sqlite import APPLICATION_ID, migrations, sql
+
+T = TypeVar("T")
 
 _BUSY_MS = 2_000
+_LAST = 2**62
+_WITH_TASKS = 1
+_WITH_RUNS = 2
+"""The formats that brought these tables."""
+
+
+class Reader:
+    """The tables of a store, all as they are at one moment."""
+
+    def __init__(self, connection: apsw.Connection, version: int) -> None:
+        self._connection = connection
+        self._version = version
+        """0: there is nothing in it."""
+
+    def tasks(self) -> Sequence[Record]:
+        """The record of every task."""
+        if self._version < _WITH_TASKS:
+            return []
+        return self._connection.execute(f"SELECT {', '.join(COLUMNS)} FROM task ORDER BY id").fetchall()  # noqa: S608 (names of ours)
+
+    def services(self) -> dict[str, str]:
+        """The services that were declared last, each with its definition, as JSON."""
+        return dict(self._rows("SELECT name, definition FROM service ORDER BY rowid"))
+
+    def timers(self) -> list[dict[str, Any]]:
+        """The rows of the timers, by column."""
+        if self._version < _WITH_RUNS:
+            return []
+        names = [str(row[1]) for row in self._rows("PRAGMA table_info(timer)")]
+        return [dict(zip(names, row, strict=True)) for row in self._rows("SELECT * FROM timer ORDER BY id")]
+
+    def runs(
+        self,
+        *,
+        service: str | None = None,
+        timer: str | None = None,
+        before: int | None = None,
+        limit: int,
+    ) -> list[RunRow]:
+        """Runs, newest first."""
+        chosen = {
+            "service": service,
+            "timer": timer,
+            "before": _LAST if before is None else before,
+            "limit": limit,
+        }
+        return self._runs(sql("run_list"), chosen)
+
+    def run(self, run_id: int) -> RunRow | None:
+        """One run."""
+        return next(iter(self._runs(sql("run_one"), (run_id,))), None)
+
+    def open_runs(self) -> list[RunRow]:
+        """The runs of which no end is known, oldest first."""
+        return self._runs(sql("run_open"))
+
+    def last_ends(self) -> dict[str, RunRow]:
+        """Of each service the newest run that has ended."""
+        return {row.service: row for row in self._runs(sql("run_last_ends"))}
+
+    def misses(self, *, timer: str | None = None, limit: int) -> list[MissRow]:
+        """Misses, newest first."""
+        found = self._rows(sql("miss_list"), {"timer": timer, "limit": limit})
+        return [msgspec.convert(row, MissRow) for row in found]
+
+    def _runs(self, query: str, values: Any = None) -> list[RunRow]:
+        return [msgspec.convert(row, RunRow) for row in self._rows(query, values)]
+
+    def _rows(self, query: str, values: Any = None) -> list[Any]:
+        if self._version < _WITH_RUNS:
+            return []
+        return self._connection.execute(query, values).fetchall()
+
+
+def nothing() -> Reader:
+    """A store in which there is nothing."""
+    return Reader(apsw.Connection(":memory:"), 0)
 
 
 def records_in(path: Path) -> Sequence[Record]:
     """The record of every task in the store at *path*. Raises StoreError."""
+    return read(path, Reader.tasks)
+
+
+def read(path: Path, what: Callable[[Reader], T]) -> T:
+    """What is to be read of the store at *path*. Raises StoreError. *what* may be called more than once."""
     if not path.exists():
         raise StoreError(store=str(path), reason="there is no such file; give the path of a store")
     if not path.is_file():
         raise StoreError(store=str(path), reason="is not a file; give the path of a store")
     try:
-        return _settled(path.resolve(), str(path))
+        return _settled(path.resolve(), str(path), what)
+    except msgspec.ValidationError as error:
+        raise StoreError(store=str(path), reason=f"has a row that is damaged: {error}") from error
     except (apsw.Error, OSError) as error:
         raise StoreError(store=str(path), reason=_reason(error), cause=error) from error
 
 
-def _settled(path: Path, name: str) -> Sequence[Record]:
+def _settled(path: Path, name: str, what: Callable[[Reader], T]) -> T:
     log, index = Path(f"{path}-wal"), Path(f"{path}-shm")
     if log.exists() and index.exists():
-        return _read(path, name, "mode=ro")
+        return _read(path, name, "mode=ro", what)
     if log.exists():
-        return _read_copy(path, log, name)
-    records = _read(path, name, "mode=ro&immutable=1")
+        return _read_copy(path, log, name, what)
+    found = _read(path, name, "mode=ro&immutable=1", what)
     # A scheduler that was started meanwhile may have written under our eyes.
-    return _settled(path, name) if log.exists() else records
+    return _settled(path, name, what) if log.exists() else found
 
 
-def _read_copy(path: Path, log: Path, name: str) -> Sequence[Record]:
+def _read_copy(path: Path, log: Path, name: str, what: Callable[[Reader], T]) -> T:
     with TemporaryDirectory(prefix="duly-") as folder:
         copy = Path(folder) / "store"
         shutil.copyfile(path, copy)
         shutil.copyfile(log, f"{copy}-wal")
-        return _read(copy, name, "mode=ro")
+        return _read(copy, name, "mode=ro", what)
 
 
-def _read(path: Path, name: str, options: str) -> Sequence[Record]:
+def _read(path: Path, name: str, options: str, what: Callable[[Reader], T]) -> T:
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(f"file:{quote(str(path))}?{options}", flags=flags)
     try:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.set_busy_timeout(_BUSY_MS)
         connection.execute("BEGIN")  # so that all that is read is of one moment
-        if not _holds_tasks(connection, name):
-            return []
-        return connection.execute(f"SELECT {', '.join(COLUMNS)} FROM task ORDER BY id").fetchall()  # noqa: S608 (names of ours)
+        return what(Reader(connection, _version(connection, name)))
     finally:
         connection.close(force=True)
 
 
-def _holds_tasks(connection: apsw.Connection, name: str) -> bool:
-    """Whether there is anything in it. Raises StoreError unless it is a store that we can read."""
+def _version(connection: apsw.Connection, name: str) -> int:
+    """The format of the store; 0 for an empty file. Raises StoreError unless we can read it."""
     version, known = connection.execute("PRAGMA user_version").get, len(migrations())
     if connection.execute("PRAGMA application_id").get != APPLICATION_ID:
         if connection.execute("SELECT count(*) FROM sqlite_schema").get:
             raise StoreError(store=name, reason="is a SQLite database of another program; give that of duly")
-        return False
+        return 0
+    assert isinstance(version, int)
     if version > known:
         reason = f"has format {version}, written by a newer duly; this one knows up to {known}. Upgrade duly"
         raise StoreError(store=name, reason=reason)
-    if version < known:
+    if version < _WITH_TASKS:
         reason = f"has the older format {version}; start its scheduler once to bring it up to date"
         raise StoreError(store=name, reason=reason)
-    return True
+    return version
 
 
 _REASONS: tuple[tuple[type[BaseException], str], ...] = (

@@ -48,9 +48,7 @@ async def adopted(
         announcer.announce("LeftoverFound", service=service, runId=run_id, isAlive=bool(pids), pids=pids)
     left: list[Leftover] = []
     if found:
-        left = await end_leftovers(
-            rows, clock, scheduler_id=scheduler_id, last_id=last_id, grace_s=grace_s
-        )
+        left = await end_leftovers(rows, clock, scheduler_id=scheduler_id, last_id=last_id, grace_s=grace_s)
     alive = _pids(left)
     now_us = instant_of(clock.now())
     ended = [

@@ -123,6 +123,7 @@ class Execution:
         self.ended.set_result(end)
 
     async def _lived(self) -> Ended:
+        await self._means.pauses.within(_RECORDING_S, self._means.ledger.recorded())
         if self.cut is not None:
             self._means.ledger.tell_start(self.row)
             return Ended(Result.INTERRUPTED, message="called off before its process was made")
@@ -216,3 +217,7 @@ class Execution:
             told()
         except Exception as error:
             tell_operator(f"duly: run {self.row.id} of {self.row.service}: {described(error)}")
+
+
+_RECORDING_S = 1.0
+"""How long a process waits for the store to know of its run. A disk that hangs keeps nobody from running."""

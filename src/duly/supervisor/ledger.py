@@ -6,8 +6,10 @@ became of it is never answered with another run's end. What is on disk is the hi
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Literal
 
+from duly.errors import StoreError
 from duly.events import Announcer, described, tell_operator
 from duly.instant import Instant, milliseconds
 from duly.store.history import History, RunRow
@@ -28,7 +30,8 @@ class Ledger:
         self._live: dict[int, tuple[RunRow, Tail]] = {}
         self._last: dict[str, RunRow] = {}
         """Of each service the newest run that has ended, without its output."""
-        self._outcomes: OrderedDict[int, Result] = OrderedDict()
+        self._outcomes: OrderedDict[int, tuple[Result, str | None]] = OrderedDict()
+        """How runs ended, and whose timer's they were."""
         self.on_run_started: list[Hook] = []
         self.on_run_ended: list[Hook] = []
 
@@ -43,6 +46,14 @@ class Ledger:
         """A run begins, or is known better than before."""
         self._live[row.id] = (row, tail)
         self._history.note(row)
+
+    async def recorded(self) -> None:
+        """Return once what was told so far is on disk, or could not be written.
+
+        A process that is made after that is found by the next daemon, with its service, whenever we are killed.
+        """
+        with suppress(StoreError):  # the history has told of it, and tries again
+            await self._history.settled()
 
     def tell_start(self, row: RunRow) -> None:
         """The process of a run was made, or could not be."""
@@ -68,27 +79,34 @@ class Ledger:
         )
         _call(self.on_run_ended, row)
 
-    def refuse(self, run_id: int) -> None:
+    def refuse(self, run_id: int, timer: str | None) -> None:
         """A run that was announced is not begun: we are shutting down."""
-        self._note_outcome(run_id, Result.INTERRUPTED)
+        self._note_outcome(run_id, Result.INTERRUPTED, timer)
 
     def _remember(self, row: RunRow) -> None:
         before = self._last.get(row.service)
         if before is None or before.id <= row.id:
             self._last[row.service] = row
         if row.result is not None:
-            self._note_outcome(row.id, Result(row.result))
+            self._note_outcome(row.id, Result(row.result), row.timer)
 
-    def _note_outcome(self, run_id: int, result: Result) -> None:
-        self._outcomes[run_id] = result
+    def _note_outcome(self, run_id: int, result: Result, timer: str | None) -> None:
+        self._outcomes[run_id] = result, timer
         if len(self._outcomes) > _OUTCOMES_KEPT:
             self._outcomes.popitem(last=False)
 
     # --- what is known ---
 
-    def outcome(self, run_id: int) -> Literal["running"] | Result | None:
-        """What became of a run; None if nothing is known of it."""
-        return "running" if run_id in self._live else self._outcomes.get(run_id)
+    def outcome(self, run_id: int, timer: str | None) -> Literal["running"] | Result | None:
+        """What became of a run; None if nothing is known of it.
+
+        With *timer* it must be a run of that one: a number given out just before a crash, of which only the
+        timer's row was written, may have been given again to the run of another.
+        """
+        if (live := self.row_of(run_id)) is not None:
+            return "running" if timer in {None, live.timer} else None
+        result, owner = self._outcomes.get(run_id, (None, None))
+        return result if timer in {None, owner} else None
 
     def output_of(self, run_id: int) -> Tail | None:
         """The output of a run in flight, as it comes."""

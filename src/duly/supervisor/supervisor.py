@@ -269,7 +269,7 @@ class Supervisor:
         """
         if self.is_stopping:
             if run_id is not None:
-                self._ledger.refuse(run_id)
+                self._ledger.refuse(run_id, timer)
             return Ended(Result.INTERRUPTED, message="shutdown")
         keeper = self._startable(service_id)
         if keeper.service.type != "oneshot":
@@ -331,9 +331,9 @@ class Supervisor:
         """When its last run ended, however that was started, also before this supervisor began."""
         return self._ledger.last_end_us(service_id)
 
-    def outcome(self, run_id: int) -> Literal["running"] | Result | None:
+    def outcome(self, run_id: int, timer: str | None = None) -> Literal["running"] | Result | None:
         """What became of a run; None if nothing is known of it (only the newest thousands are)."""
-        return self._ledger.outcome(run_id)
+        return self._ledger.outcome(run_id, timer)
 
     def output_of(self, run_id: int) -> Tail | None:
         """The output of a run in flight, as it comes."""

@@ -1,0 +1,188 @@
+"""What a timer is owed at a moment: a run, a miss, or nothing (TIMERS.md 3 to 5).
+
+One look answers everything that is due. Of several missed slots only the latest counts, so three days off
+cost one look and give one run. Whatever comes of a look, nothing of it is due at the next one: what is owed
+is fired, or it is missed, once.
+"""
+
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from duly.instant import EARLIEST_US, NEVER_US, SECOND_US, Instant
+from duly.supervisor.ended import Reason
+from duly.timers.calendar import slot_after, slot_at_or_before
+from duly.timers.timer import (
+    Due,
+    TimerState,
+    answered,
+    interval_us,
+    missed,
+    passed_by,
+    retry_us,
+    span_us,
+    startup_us,
+    with_miss,
+)
+
+TargetState = Literal["idle", "active", "disabled", "missing"]
+
+PUNCTUAL_US = 60 * SECOND_US
+"""A slot looked at later than this was missed: the supervisor was down, asleep, or could not write."""
+
+
+class Miss(StrEnum):
+    """Why a due was not answered by a run."""
+
+    OVERLAP = "overlap"
+    DISABLED = "disabled"
+    DISABLED_TARGET = "disabled-target"
+    TARGET_NOT_FOUND = "target-not-found"
+    SHUTDOWN = "shutdown"
+
+
+_BLOCKED: dict[TargetState, Miss] = {
+    "active": Miss.OVERLAP,
+    "disabled": Miss.DISABLED_TARGET,
+    "missing": Miss.TARGET_NOT_FOUND,
+}
+
+
+class Verdict(NamedTuple):
+    """What comes of a look."""
+
+    timer: TimerState
+    """The timer without a run; it is another one when something was missed."""
+    due: Due | None = None
+    """What to fire for, if it is to be fired."""
+
+
+def verdict(timer: TimerState, now_us: Instant, target: TargetState, *, is_stopping: bool) -> Verdict:
+    """What a look at *now_us* makes of *timer*, whose target is in the state *target*."""
+    if is_stopping:
+        return Verdict(_while_stopping(timer, now_us))
+    if timer.running_run is not None:
+        target = "active"
+    lost_us = slot_lost(timer, now_us)
+    if lost_us is not None:
+        timer = _noted_lost(timer, lost_us, now_us)
+    due = due_at(timer, now_us, is_target_active=target == "active")
+    if due is None:
+        return Verdict(_given_up(timer, is_noted=lost_us is not None))
+    block = blocked(timer, target)
+    if block is None:
+        return Verdict(timer, due)
+    if due.reason is Reason.TRIGGER:  # refused, and whoever asked is told; what else is due is due still
+        timer = msgspec.structs.replace(timer, triggered=False)
+        return verdict(timer, now_us, target, is_stopping=False)
+    return Verdict(missed(timer, due.at_us, block, now_us))
+
+
+def blocked(timer: TimerState, target: TargetState) -> Miss | None:
+    """Why the timer cannot fire now; None when it can. By hand even a disabled one may."""
+    if not timer.is_enabled and not timer.triggered:
+        return Miss.DISABLED
+    return _BLOCKED.get(target)
+
+
+def due_at(timer: TimerState, now_us: Instant, *, is_target_active: bool) -> Due | None:
+    """The due to fire for at *now_us*; the first in this order gives the run its name."""
+    if timer.triggered:
+        return Due(Reason.TRIGGER, now_us)
+    if timer.slot_us <= now_us:
+        slot_us = latest_slot(timer, now_us)
+        is_late = now_us - slot_us > PUNCTUAL_US
+        return Due(Reason.CATCH_UP if is_late else Reason.SCHEDULE, slot_us)
+    if timer.interrupted and timer.last_run_us is not None and may_make_up(timer, timer.last_run_us, now_us):
+        return Due(Reason.CATCH_UP, timer.last_run_us)
+    if startup_us(timer) <= now_us:
+        return Due(Reason.STARTUP, startup_us(timer))
+    # While the target runs its interval has not begun: not due, and no overlap either.
+    if interval_us(timer) <= now_us and timer.is_enabled and not is_target_active:
+        return Due(Reason.INTERVAL, interval_us(timer))
+    if retry_us(timer) <= now_us:
+        return Due(Reason.RETRY, retry_us(timer))
+    return None
+
+
+def latest_slot(timer: TimerState, now_us: Instant) -> Instant:
+    """The latest slot up to *now_us* of a timer whose first unanswered one has come."""
+    if slot_after(timer.calendars, timer.slot_us) > now_us:
+        return timer.slot_us
+    latest_us = slot_at_or_before(timer.calendars, now_us)
+    return timer.slot_us if latest_us is None else max(latest_us, timer.slot_us)
+
+
+def slot_lost(timer: TimerState, now_us: Instant) -> Instant | None:
+    """The latest missed slot, when it is too late for it; None when there is none or it can be made up."""
+    if timer.slot_us > now_us:
+        return None
+    slot_us = latest_slot(timer, now_us)
+    is_lost = now_us - slot_us > PUNCTUAL_US and not may_make_up(timer, slot_us, now_us)
+    return slot_us if is_lost else None
+
+
+def may_make_up(timer: TimerState, at_us: Instant, now_us: Instant) -> bool:
+    """Whether what was missed at *at_us* may be caught up with now."""
+    window_us = span_us(timer.definition.catch_up_window_sec)
+    return timer.definition.persistent and timer.is_enabled and window_us > 0 and now_us - at_us <= window_us
+
+
+def _noted_lost(timer: TimerState, slot_us: Instant, now_us: Instant) -> TimerState:
+    """The timer with a slot noted as missed; other triggers, and a run that was cut off, stand as before."""
+    # One that came while an earlier session was stopping was told then.
+    is_told = timer.misses == 0 and timer.last_missed_us == slot_us
+    if not is_told:
+        timer = with_miss(timer, slot_us, Miss.SHUTDOWN if timer.is_enabled else Miss.DISABLED)
+    answered_us = max(timer.answered_us, now_us)
+    slot_us = slot_after(timer.calendars, answered_us)
+    return msgspec.structs.replace(timer, answered_us=answered_us, slot_us=slot_us)
+
+
+def _given_up(timer: TimerState, *, is_noted: bool) -> TimerState:
+    """The timer whose run was cut off and is not made up: that is a miss, unless a later slot *is_noted*."""
+    if not timer.interrupted:
+        return timer
+    timer = msgspec.structs.replace(timer, interrupted=False)
+    if is_noted or timer.last_run_us is None:
+        return timer
+    return with_miss(timer, timer.last_run_us, Miss.SHUTDOWN)
+
+
+def _while_stopping(timer: TimerState, now_us: Instant) -> TimerState:
+    if timer.triggered:
+        timer = msgspec.structs.replace(timer, triggered=False)
+    reason = Miss.SHUTDOWN if timer.is_enabled else Miss.DISABLED
+    if timer.slot_us <= now_us:
+        at_us = latest_slot(timer, now_us)
+    elif startup_us(timer) <= now_us:
+        at_us = startup_us(timer)
+    else:
+        return timer
+    if reason is Miss.DISABLED:
+        looked = with_miss(answered(timer, now_us), at_us, reason)
+        return msgspec.structs.replace(looked, interrupted=timer.interrupted)
+    return passed_by(timer, at_us, reason, now_us)
+
+
+def wakes_us(timer: TimerState, *, is_target_active: bool, is_stopping: bool) -> Instant:
+    """When the timer next needs a look, if nothing else happens to it."""
+    if timer.triggered:
+        return EARLIEST_US
+    if is_stopping:
+        return min(timer.slot_us, startup_us(timer))
+    if timer.interrupted:
+        return EARLIEST_US
+    wakes = min(timer.slot_us, startup_us(timer), retry_us(timer))
+    if timer.is_enabled and not is_target_active and timer.running_run is None:
+        wakes = min(wakes, interval_us(timer))
+    return wakes
+
+
+def next_run_us(timer: TimerState, *, is_target_active: bool) -> Instant | None:
+    """When the timer will fire next, as far as is known now; None when it will not."""
+    if not timer.is_enabled:
+        return None
+    at_us = wakes_us(timer, is_target_active=is_target_active, is_stopping=False)
+    return None if at_us >= NEVER_US else at_us

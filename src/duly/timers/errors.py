@@ -1,0 +1,42 @@
+"""What the timers refuse to do, and why."""
+
+from enum import StrEnum
+
+from duly.errors import SchedulerError
+
+
+class TimerRefusal(StrEnum):
+    """Why something asked of a timer is not done."""
+
+    UNKNOWN = "unknown"
+    UNREADABLE = "unreadable"
+    OVERLAP = "overlap"
+    DISABLED_TARGET = "disabled-target"
+    TARGET_NOT_FOUND = "target-not-found"
+    STOPPING = "shutdown"
+    OFF = "off"
+
+
+_SENTENCES = {
+    TimerRefusal.UNKNOWN: 'There is no timer "{timer}"; `duly timers` lists them',
+    TimerRefusal.UNREADABLE: 'Timer "{timer}" does not run: its stored state is damaged; see `duly timers`',
+    TimerRefusal.OVERLAP: 'Timer "{timer}" is not triggered: "{target}" is active; wait for its end',
+    TimerRefusal.DISABLED_TARGET: (
+        'Timer "{timer}" is not triggered: its target "{target}" is disabled; enable the service and reload'
+    ),
+    TimerRefusal.TARGET_NOT_FOUND: (
+        'Timer "{timer}" is not triggered: there is no service "{target}"; add it and reload'
+    ),
+    TimerRefusal.STOPPING: 'Timer "{timer}" is left as it is: the supervisor is stopping',
+    TimerRefusal.OFF: 'Timer "{timer}" is left as it is: timers are switched off',
+}
+
+
+class TimerError(SchedulerError):
+    """Something asked of a timer is not done; `kind` says why."""
+
+    def __init__(self, kind: TimerRefusal, *, timer: str, target: str = "") -> None:
+        details = {"kind": kind.value, "timer": timer, "target": target}
+        super().__init__(_SENTENCES[kind].format(timer=timer, target=target), details)
+        self.kind = kind
+        self.timer = timer

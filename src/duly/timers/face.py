@@ -1,0 +1,411 @@
+"""The face of the timers: start, stop, reload, list, state, trigger, enable (TIMERS.md 7).
+
+One `Timers` lives from one opening of the gate to its closing. It has no loop of its own and decides nothing:
+the engine wakes and writes, the rules decide. It closes in one of two ways. `stop` is the gate: from that
+moment nothing of timers happens, and what runs goes on as a run of its service. `close` is the end of the
+supervisor: what comes due meanwhile is missed, and what is cut off is remembered.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from datetime import tzinfo
+from typing import Any, Protocol
+
+import msgspec
+
+from duly.clock import Step, Watchable
+from duly.config.schema import Timer
+from duly.engine.book import Book, Entry
+from duly.engine.poller import Poller
+from duly.engine.runs import current_run
+from duly.errors import StoreError
+from duly.events import Announcer
+from duly.instant import Instant
+from duly.store import Contents
+from duly.store.protocol import Shelf
+from duly.supervisor.ended import Result
+from duly.timers.calendar import CalendarShelf
+from duly.timers.dues import Miss, next_run_us
+from duly.timers.errors import TimerError, TimerRefusal
+from duly.timers.reconciliation import Reconciliation, Surroundings, found, reconciled
+from duly.timers.record import Declared, TimerRecordError, name_in, record_of, row_from, state_from, text_of
+from duly.timers.rules import TimerRules, UnsuccessfulError
+from duly.timers.targets import Targets
+from duly.timers.telling import tell_outcome
+from duly.timers.timer import TimerState, anchored, interval_us, switched, target_ended
+
+NoteMiss = Callable[[str, Instant, str], object]
+"""Called with a timer's name, the instant of the due, and the reason."""
+
+
+class TimerShelf(Shelf[TimerState], Protocol):
+    """Where timers are kept."""
+
+    async def open(self, new_id: str, /) -> Contents:
+        """Read all records."""
+        ...
+
+
+class Timers:
+    """The timers of a configuration, at work."""
+
+    def __init__(
+        self,
+        shelf: TimerShelf,
+        targets: Targets,
+        clock: Watchable,
+        announcer: Announcer,
+        *,
+        zone: tzinfo,
+        note_miss: NoteMiss = lambda *_: None,
+    ) -> None:
+        self.unreadable: dict[str, TimerRecordError] = {}
+        """Declared timers that do not run because their stored state is damaged, by name."""
+        self._shelf = shelf
+        self._targets = targets
+        self._clock = clock
+        self._announcer = announcer
+        self._zone = zone
+        self._note_miss = note_miss
+        self._rules = TimerRules(targets, self, self._state_of, self._has_run)
+        self._book: Book[TimerState] = Book(zone, self._rules)
+        self._poller: Poller[TimerState] = Poller(self._book, shelf, clock, announcer, self._rules)
+        self._calendars = CalendarShelf(zone)
+        self._started_up_us: Instant | None = None
+        self._next_id = 1
+        self._damaged: dict[str, int] = {}
+        """The ids of rows that cannot be read, by name."""
+        self._by_target: dict[str, list[str]] = {}
+        """The timers with an interval, by target."""
+        self._asked: defaultdict[str, list[asyncio.Future[int]]] = defaultdict(list)
+        """Who waits for a run that was asked for by hand, by timer."""
+        self._unwatch: Callable[[], None] | None = None
+
+    # --- life ---
+
+    async def start(
+        self, definitions: Sequence[Timer], *, started_up_us: Instant | None, is_start_up: bool = False
+    ) -> Reconciliation:
+        """Take up *definitions*, and what the store knows of them.
+
+        *started_up_us* is when start-up was complete. With *is_start_up* that was just now, so that even the
+        shortest `on_startup_sec` still lies ahead; otherwise one that has passed does not come any more.
+        """
+        self._poller.renew()
+        contents = await self._shelf.open("")
+        self._started_up_us = started_up_us
+        self._unwatch = self._clock.watch(self._on_step)
+        try:
+            async with self._poller.writing:
+                outcome = self._found(self._declared(definitions), contents, is_start_up=is_start_up)
+                await self._take_over(outcome)
+                self._anchor_anew()
+        except BaseException:
+            self._unwatch()
+            raise
+        self._go(outcome)
+        return outcome
+
+    async def reload(self, definitions: Sequence[Timer]) -> Reconciliation:
+        """Make *definitions* the timers from now on. Raises StoreError, and then nothing has changed."""
+        async with self._poller.writing:
+            self._poller.account_for_steps()
+            declared = self._declared(definitions)
+            runnable = [item for item in declared if item.definition.id not in self.unreadable]
+            outcome = reconciled(runnable, self._book.tasks, self._around(is_start_up=False))
+            await self._take_over(
+                outcome, gone=self._damaged.keys() - {item.definition.id for item in declared}
+            )
+        for timer in outcome.removed:
+            self._refuse(timer.name, TimerError(TimerRefusal.UNKNOWN, timer=timer.name))
+        self._go(outcome)
+        if not self._book.entries:
+            await self._poller.end()
+        return outcome
+
+    def stop(self) -> Coroutine[Any, Any, None]:
+        """Close the gate: from this call on nothing happens. The answer waits for the last write."""
+        self._poller.is_closed = True
+        runs = [entry.run for entry in self._book.entries.values()] + list(self._book.departed.values())
+        for run in runs:
+            if run is not None:
+                run.is_dropped = True
+        return self._stop()
+
+    async def _stop(self) -> None:
+        await self._poller.end()
+        with suppress(StoreError):  # told as StoreFault; the next opening finds out what became of the runs
+            await self._poller.flush()
+        await self._poller.drop()
+        self._let_go(TimerRefusal.OFF)
+        self._book.wipe()
+
+    async def close(self) -> None:
+        """End with the supervisor, which is stopping: wait for the runs in flight, write how they ended."""
+        self._rules.is_closing = True
+        await self._poller.runs.ended(but_waiting=False)
+        await self._poller.end()
+        self._poller.is_closed = True
+        self._let_go(TimerRefusal.STOPPING)
+        await self._poller.flush()
+
+    def _let_go(self, kind: TimerRefusal) -> None:
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+        for name in list(self._asked):
+            self._refuse(name, TimerError(kind, timer=name))
+
+    # --- looking ---
+
+    def all(self) -> list[TimerState]:
+        """Every timer that runs, in order of declaration."""
+        return [entry.task for entry in self._book.entries.values()]
+
+    def state(self, name: str) -> TimerState:
+        """One timer. Raises TimerError."""
+        return self._entry(name).task
+
+    def next_run_us(self, name: str) -> Instant | None:
+        """When a timer will fire next, as far as is known; None when it will not. Raises TimerError."""
+        timer = self.state(name)
+        is_active = timer.running_run is not None or self._rules.target_state(timer.target) == "active"
+        return next_run_us(timer, is_target_active=is_active)
+
+    # --- by hand ---
+
+    async def trigger(self, name: str) -> int:
+        """Fire a timer now, enabled or not, and answer with the id of the run once it begins.
+
+        Raises TimerError when it cannot be, and StoreError when the start cannot be written.
+        """
+        self._check_may_trigger(self._entry(name).task)
+        await self._poller.flush()
+        asked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        async with self._poller.writing:
+            entry = self._entry(name)
+            self._check_may_trigger(entry.task)
+            entry.task = msgspec.structs.replace(entry.task, triggered=True)
+            self._asked[name].append(asked)
+            self._book.look_at(entry)
+        self._poller.begin()
+        try:
+            return await asked
+        except asyncio.CancelledError:
+            self._ask_no_more(name, asked)
+            raise
+
+    def _check_may_trigger(self, timer: TimerState) -> None:
+        if self._rules.is_stopping or self._poller.is_closed:
+            kind = TimerRefusal.STOPPING if self._rules.is_stopping else TimerRefusal.OFF
+            raise TimerError(kind, timer=timer.name)
+        state = "active" if timer.running_run is not None else self._rules.target_state(timer.target)
+        if state != "idle":
+            raise TimerError(_REFUSALS[state], timer=timer.name, target=timer.target)
+
+    def _ask_no_more(self, name: str, asked: "asyncio.Future[int]") -> None:
+        waiting = self._asked.get(name, [])
+        if asked in waiting:
+            waiting.remove(asked)
+        entry = self._book.entries.get(name)
+        if not waiting and entry is not None and entry.task.triggered:
+            entry.task = msgspec.structs.replace(entry.task, triggered=False)
+
+    async def enable(self, name: str) -> None:
+        """Switch a timer on, whatever the configuration says. Raises TimerError or StoreError."""
+        await self._switch(name, is_on=True)
+
+    async def disable(self, name: str) -> None:
+        """Switch a timer off, whatever the configuration says. Raises TimerError or StoreError."""
+        await self._switch(name, is_on=False)
+
+    async def _switch(self, name: str, *, is_on: bool) -> None:
+        async with self._poller.writing:
+            before = self._change(name, lambda timer: switched(timer, is_on=is_on))
+        self._poller.begin()
+        try:
+            await self._poller.flush()
+        except StoreError:
+            async with self._poller.writing:
+                self._change(name, lambda timer: _switched_back(timer, before))
+            raise
+
+    def _change(self, name: str, change: Callable[[TimerState], TimerState]) -> TimerState:
+        """Change a timer, and have that written; the answer is the timer before it."""
+        entry = self._entry(name)
+        before = entry.task
+        self._book.change(entry, change(before))
+        self._book.look_at(entry)
+        return before
+
+    # --- what others tell ---
+
+    def service_ended(self, service_id: str, ended_us: Instant) -> None:
+        """Hear that a run of a service has ended, however it was started: intervals count from there."""
+        for name in self._by_target.get(service_id, ()):
+            entry = self._book.entries.get(name)
+            if entry is not None:
+                entry.task = target_ended(entry.task, ended_us)
+                # Whether or not the supervisor calls it idle yet.
+                self._book.agenda.add(name, interval_us(entry.task))
+        if service_id in self._by_target and not self._poller.is_closed:
+            self._poller.begin()
+
+    def missed(self, timer: TimerState) -> None:
+        """Hear of a miss (`rules.Heard`)."""
+        assert timer.last_missed_us is not None
+        assert timer.last_miss_reason is not None
+        self._note_miss(timer.name, timer.last_missed_us, timer.last_miss_reason)
+
+    def not_triggered(self, timer: TimerState) -> None:
+        """Hear that a run asked for by hand cannot be (`rules.Heard`)."""
+        state = self._rules.target_state(timer.target)
+        kind = (
+            TimerRefusal.STOPPING if self._rules.is_stopping else _REFUSALS.get(state, TimerRefusal.OVERLAP)
+        )
+        self._refuse(timer.name, TimerError(kind, timer=timer.name, target=timer.target))
+
+    def _refuse(self, name: str, error: TimerError) -> None:
+        for asked in self._asked.pop(name, ()):
+            if not asked.done():
+                asked.set_exception(error)
+
+    def _on_step(self, step: Step) -> None:
+        if self._started_up_us is not None:
+            self._started_up_us += step.after_us - step.before_us
+
+    # --- taking up a list ---
+
+    def _declared(self, definitions: Sequence[Timer]) -> list[Declared]:
+        return [Declared(item, self._calendars.of(item), text_of(item, self._zone)) for item in definitions]
+
+    def _around(self, *, is_start_up: bool) -> Surroundings:
+        return Surroundings(
+            now_us=self._poller.now_us(),
+            started_up_us=self._started_up_us,
+            is_start_up=is_start_up,
+            next_id=self._next_id,
+            last_end_us=self._targets.last_end_us,
+        )
+
+    def _found(self, declared: list[Declared], contents: Contents, *, is_start_up: bool) -> Reconciliation:
+        """What *declared* makes of the stored timers."""
+        places = {item.definition.id: (item, order) for order, item in enumerate(declared)}
+        self._next_id = max((record[0] for record in contents.records), default=0) + 1
+        around = self._around(is_start_up=is_start_up)
+        known: dict[str, TimerState] = {}
+        stored: dict[str, tuple[object, ...]] = {}
+        orphan = Declared(Timer(id="", target=""), (), "")
+        for record in contents.records:
+            name = name_in(record)
+            try:
+                row = row_from(record)
+            except TimerRecordError as error:
+                self._damaged[name] = record[0]
+                if name in places:
+                    self.unreadable[name] = error
+                continue
+            timer = state_from(row, *places.get(name, (orphan, 0)))
+            stored[name] = record_of(timer)
+            known[name] = found(timer, self._targets.outcome, around) if name in places else timer
+        outcome = reconciled(
+            [item for item in declared if item.definition.id not in self.unreadable], known, around
+        )
+        outcome.touched.extend(timer for timer in outcome.kept if record_of(timer) != stored[timer.name])
+        return outcome
+
+    async def _take_over(self, outcome: Reconciliation, gone: "set[str] | None" = None) -> None:
+        """Write *outcome*, and make it the contents of the book."""
+        gone = gone or set()
+        removed = [*(timer.id for timer in outcome.removed), *(self._damaged[name] for name in gone)]
+        put = outcome.put
+        if put or removed:
+            await self._shelf.replace(put=put, removed=removed)
+        for name in gone:
+            del self._damaged[name]
+            self.unreadable.pop(name, None)
+        self._next_id = max([self._next_id, *(timer.id + 1 for timer in outcome.added)])
+        callbacks = {timer.name: self._fire for timer in outcome.timers}
+        self._book.take_over(outcome.timers, outcome.fresh, callbacks)
+        by_target: dict[str, list[str]] = {}
+        for timer, entry in zip(outcome.timers, self._book.entries.values(), strict=True):
+            # A run may have ended meanwhile; what that made of a timer knows nothing of its new place.
+            if entry.task is not timer:
+                entry.task = msgspec.structs.replace(
+                    entry.task, definition=timer.definition, order=timer.order
+                )
+            if timer.definition.on_unit_active_sec is not None:
+                by_target.setdefault(timer.target, []).append(timer.name)
+        self._by_target = by_target
+
+    def _anchor_anew(self) -> None:
+        """Hear of runs that ended while the timers were being written, before anybody told us of ends."""
+        now_us = self._poller.now_us()
+        for target, names in self._by_target.items():
+            for name in names:
+                entry = self._book.entries[name]
+                entry.task = anchored(entry.task, self._targets.last_end_us(target), now_us)
+                self._book.look_at(entry)
+
+    def _go(self, outcome: Reconciliation) -> None:
+        tell_outcome(self._announcer, outcome)
+        self._poller.begin()
+
+    # --- firing ---
+
+    async def _fire(self) -> None:
+        """Run the target of the timer whose run this is, to its end."""
+        run = current_run.get()
+        assert run is not None
+        timer = self._state_of(run.name)
+        if timer is None or timer.running_run is None:
+            return  # it was removed between the writing of its start and this call
+        for asked in self._asked.pop(run.name, ()):
+            if not asked.done():
+                asked.set_result(timer.running_run)
+        assert timer.running_reason is not None
+        ended = await self._targets.run(
+            run.before.target,
+            reason=timer.running_reason,
+            timer=timer.name,
+            scheduled_us=timer.running_at_us,
+            run_id=timer.running_run,
+        )
+        if ended.result is not Result.SUCCESS:
+            raise UnsuccessfulError(ended)
+
+    def _entry(self, name: str) -> Entry[TimerState]:
+        entry = self._book.entries.get(name)
+        if entry is None:
+            kind = TimerRefusal.UNREADABLE if name in self.unreadable else TimerRefusal.UNKNOWN
+            raise TimerError(kind, timer=name)
+        return entry
+
+    def _has_run(self, name: str) -> bool:
+        entry = self._book.entries.get(name)
+        return entry is not None and entry.run is not None
+
+    def _state_of(self, name: str) -> TimerState | None:
+        entry = self._book.entries.get(name)
+        return None if entry is None else entry.task
+
+
+_REFUSALS = {
+    "active": TimerRefusal.OVERLAP,
+    "disabled": TimerRefusal.DISABLED_TARGET,
+    "missing": TimerRefusal.TARGET_NOT_FOUND,
+}
+
+
+def _switched_back(timer: TimerState, before: TimerState) -> TimerState:
+    return msgspec.structs.replace(
+        timer,
+        enabled_override=before.enabled_override,
+        retry_at_us=before.retry_at_us,
+        retry_attempt=before.retry_attempt,
+    )
+
+
+__all__ = ["Miss", "TimerShelf", "Timers"]

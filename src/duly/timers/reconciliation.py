@@ -1,0 +1,141 @@
+"""What a list of declared timers makes of the known ones: each is added, kept, changed or removed.
+
+The answer is one value that the store applies whole or not at all. A timer that is declared as before keeps
+everything; a changed one keeps what it did and forgets what it was about to do. A new one owes nothing from
+before: only what comes after its declaration counts.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from duly.instant import Instant
+from duly.supervisor.ended import Result
+from duly.timers.calendar import slot_after
+from duly.timers.record import Declared
+from duly.timers.timer import (
+    TimerState,
+    anchored,
+    cut_off,
+    declared_anew,
+    is_ahead_of_clock,
+    moved_back,
+    released,
+    span_us,
+)
+
+RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """The outcome, timer by timer, and what of it must be written."""
+
+    timers: list[TimerState] = field(default_factory=list)
+    """Every declared timer as it will be, in order of declaration."""
+    added: list[TimerState] = field(default_factory=list)
+    kept: list[TimerState] = field(default_factory=list)
+    changed: list[tuple[TimerState, TimerState]] = field(default_factory=list)
+    removed: list[TimerState] = field(default_factory=list)
+    touched: list[TimerState] = field(default_factory=list)
+    """Timers declared as before that must be written all the same."""
+
+    @property
+    def fresh(self) -> set[str]:
+        """The names of timers that are new or changed."""
+        return {timer.name for timer in self.added} | {after.name for _, after in self.changed}
+
+    @property
+    def put(self) -> list[TimerState]:
+        """The timers whose row must be written."""
+        return [*self.added, *(after for _, after in self.changed), *self.touched]
+
+
+class Surroundings(NamedTuple):
+    """What a reconciliation must know beyond the two lists."""
+
+    now_us: Instant
+    started_up_us: Instant | None
+    """When start-up was complete; None when it is not."""
+    is_start_up: bool
+    """The supervisor has just started: a start-up trigger that came meanwhile still counts."""
+    next_id: int
+    last_end_us: Callable[[str], Instant | None]
+    """When the last run of a service ended."""
+
+
+def reconciled(
+    declared: Sequence[Declared], known: Mapping[str, TimerState], around: Surroundings
+) -> Reconciliation:
+    """What *declared* makes of the *known* timers."""
+    outcome = Reconciliation()
+    next_id = around.next_id
+    for order, item in enumerate(declared):
+        before = known.get(item.definition.id)
+        if before is None:
+            timer = _added(item, next_id, order, around)
+            next_id += 1
+            outcome.added.append(timer)
+        elif before.text == item.text:
+            timer = msgspec.structs.replace(before, definition=item.definition, order=order)
+            outcome.kept.append(timer)
+        else:
+            timer = _changed(before, item, order, around)
+            outcome.changed.append((before, timer))
+        outcome.timers.append(timer)
+    names = {item.definition.id for item in declared}
+    outcome.removed.extend(timer for name, timer in known.items() if name not in names)
+    return outcome
+
+
+def found(timer: TimerState, outcome_of: Callable[[int, str], str | None], around: Surroundings) -> TimerState:
+    """A stored timer as a new session finds it: its run resolved, its deadlines worked out.
+
+    A run that goes on, or has ended, is a run of the service by now and says nothing more of the timer. One
+    that nobody knows of, or that was cut off, was interrupted.
+    """
+    if timer.running_run is not None:
+        became = outcome_of(timer.running_run, timer.name)
+        timer = cut_off(timer) if became in {None, Result.INTERRUPTED.value} else released(timer)
+    if is_ahead_of_clock(timer, around.now_us):
+        timer = moved_back(timer, around.now_us)
+    timer = anchored(timer, around.last_end_us(timer.target), around.now_us)
+    return _with_startup(timer, around, has_fired=False)
+
+
+def _added(item: Declared, timer_id: int, order: int, around: Surroundings) -> TimerState:
+    timer = TimerState(
+        id=timer_id,
+        name=item.definition.id,
+        definition=item.definition,
+        text=item.text,
+        calendars=item.calendars,
+        order=order,
+        registered_us=around.now_us,
+        answered_us=around.now_us,
+        slot_us=slot_after(item.calendars, around.now_us),
+    )
+    timer = anchored(timer, around.last_end_us(timer.target), around.now_us)
+    return _with_startup(timer, around, has_fired=False)
+
+
+def _changed(before: TimerState, item: Declared, order: int, around: Surroundings) -> TimerState:
+    timer = msgspec.structs.replace(
+        before, definition=item.definition, text=item.text, calendars=item.calendars, order=order
+    )
+    if before.target != timer.target or timer.anchor_us is None:
+        timer = anchored(timer, around.last_end_us(timer.target), around.now_us)
+    has_fired = before.startup_at_us is not None and before.startup_triggered
+    return _with_startup(declared_anew(timer, around.now_us), around, has_fired=has_fired)
+
+
+def _with_startup(timer: TimerState, around: Surroundings, *, has_fired: bool) -> TimerState:
+    """The timer with its start-up trigger set; one whose instant has passed does not come any more."""
+    after_sec = timer.definition.on_startup_sec
+    if after_sec is None or around.started_up_us is None:
+        return msgspec.structs.replace(timer, startup_at_us=None, startup_triggered=False)
+    at_us = around.started_up_us + span_us(after_sec)
+    has_passed = at_us <= around.now_us and not around.is_start_up
+    return msgspec.structs.replace(timer, startup_at_us=at_us, startup_triggered=has_fired or has_passed)
