@@ -22,6 +22,8 @@ from duly.instant import Instant
 _FIRST_PAUSE_S = 1
 _LONGEST_PAUSE_S = 16
 _MOST_MISSES_WAITING = 10_000
+_MOST_RUNS_WAITING = 2_000
+"""Ended runs, each with its output, that wait for a store that cannot write."""
 
 
 class RunRow(msgspec.Struct, array_like=True, frozen=True, gc=False, kw_only=True):
@@ -117,6 +119,8 @@ class History:
         self._runs: dict[int, RunRow] = {}
         self._misses: list[MissRow] = []
         self._fault: StoreError | None = None
+        self._lost = 0
+        """Runs that were forgotten since the fault began."""
         self._writing: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
 
@@ -135,7 +139,9 @@ class History:
 
     def note(self, row: RunRow) -> None:
         """Have *row* written soon; a later one of the same run takes its place."""
-        self._runs[row.id] = _without_nul(row)
+        self._runs[row.id] = _storable(row)
+        if self._fault is not None and len(self._runs) > _MOST_RUNS_WAITING:
+            self._make_room()
         self._write_soon()
 
     def note_miss(self, row: MissRow) -> None:
@@ -219,6 +225,13 @@ class History:
                 await self._clock.sleep_until(self._clock.now() + timedelta(seconds=pause_s))
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
+    def _make_room(self) -> None:
+        """Forget the oldest run that has ended; one in flight is needed to find its process again."""
+        oldest = next((row.id for row in self._runs.values() if row.ended_us is not None), None)
+        if oldest is not None:
+            del self._runs[oldest]
+            self._lost += 1
+
     async def _write(self) -> bool:
         runs, misses = self._runs, self._misses
         self._runs, self._misses = {}, []
@@ -234,17 +247,25 @@ class History:
             self._fault = error
             return False
         if self._fault is not None:
-            self._announce("StoreRecovered", error=described(self._fault))
-            self._fault = None
+            lost = {"lostRuns": self._lost} if self._lost else {}
+            self._announce("StoreRecovered", error=described(self._fault), **lost)
+            self._fault, self._lost = None, 0
         return True
 
 
-def _without_nul(row: RunRow) -> RunRow:
-    """The row as SQLite can keep it: its texts end at a NUL."""
-    if "\0" not in row.output and "\0" not in row.message:
+def _storable(row: RunRow) -> RunRow:
+    """The row as SQLite can keep it: its texts end at a NUL, and lone surrogates are no text at all.
+
+    One row that cannot be written would keep all others from being written.
+    """
+    output, message = _storable_text(row.output), _storable_text(row.message)
+    if output == row.output and message == row.message:
         return row
-    output, message = (text.replace("\0", "\ufffd") for text in (row.output, row.message))
     return msgspec.structs.replace(row, output=output, message=message)
+
+
+def _storable_text(text: str) -> str:
+    return text.replace("\0", "\ufffd").encode(errors="backslashreplace").decode()
 
 
 class MemoryRows:
