@@ -50,9 +50,26 @@ def test_orders() -> None:
     assert "lives                77" in result.output
 
 
+def test_failure_of_an_order_or_a_point_can_be_reproduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orders and crash points that fail print the line that shows each again, shortened."""
+    monkeypatch.setattr("duly.core.reconciliation.cut_off", forgets_interrupted)
+    for arguments in (("--orders", "2"), ("--points", "first-start", "--pairs", "0")):
+        result = run(*arguments)
+        assert result.exit_code == 1
+        again = next(line for line in result.output.splitlines() if "reproduce: " in line).split(
+            "simulation "
+        )[1]
+        shown = run(*again.split())
+        assert shown.exit_code == 1
+        assert "The shortest story that fails in the same way" in shown.output
+        assert again in shown.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("--order", "due,dance"), "'dance' is none of"),
+        (("--at", "await:1:kill"), "--at needs --points"),
         (("--only", "gremlins"), "no such family of faults: gremlins"),
         (("--budget", "soon"), "60s, 5m or 1h"),
     ],

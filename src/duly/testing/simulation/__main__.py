@@ -10,9 +10,18 @@ from duly.marks import MARKS
 from duly.testing.simulation.campaign import campaign, cores
 from duly.testing.simulation.director import lived
 from duly.testing.simulation.drawing import Faults, drawn
-from duly.testing.simulation.enumeration import all_orders, every_crash_point, orders
+from duly.testing.simulation.enumeration import (
+    WORDS,
+    all_orders,
+    dying,
+    every_crash_point,
+    orders,
+    spelled,
+    tiny_world,
+)
 from duly.testing.simulation.life import Life
 from duly.testing.simulation.numbers import Numbers, numbers_of
+from duly.testing.simulation.plan import Plan
 from duly.testing.simulation.scenarios import SCENARIOS
 from duly.testing.simulation.shrinking import shrunk, story
 
@@ -54,7 +63,11 @@ def _seconds(_context: object, _parameter: object, value: str | None) -> float |
 )
 @click.option("--points", type=click.Choice([*SCENARIOS, "all"]), help="Crash at every point of a scenario.")
 @click.option("--pairs", default=200, show_default=True, help="With --points: pairs of crashes to try.")
+@click.option("--at", "spelling", metavar="POINTS", help="With --points: die only there, and tell the story.")
 @click.option("--orders", "depth", type=click.IntRange(1, 6), help="Live every order of so many actions.")
+@click.option(
+    "--order", metavar="WORDS", help="Live this one order, such as due,crash,ok, and tell the story."
+)
 def main(
     *,
     seed: int | None,
@@ -65,11 +78,17 @@ def main(
     faults: Faults,
     points: str | None,
     pairs: int,
+    spelling: str | None,
     depth: int | None,
+    order: str | None,
 ) -> None:
     """Simulate schedulers, with everything going wrong that can, and judge what happened."""
     if seed is not None:
-        sys.exit(0 if _tell_seed(seed, faults) else 1)
+        sys.exit(0 if _tell_life(drawn(seed, faults), command(seed, faults)) else 1)
+    if order is not None:
+        sys.exit(0 if _tell_life(_ordered(order), f"{_COMMAND} --order {order}") else 1)
+    if spelling is not None:
+        sys.exit(0 if _tell_life(_dying(points, spelling), _command_at(str(points), spelling)) else 1)
     if points is not None:
         numbers = _visit_points(list(SCENARIOS) if points == "all" else [points], pairs)
     elif depth is not None:
@@ -129,7 +148,8 @@ def _visit_points(names: list[str], pairs: int) -> Numbers:
             numbers.points_due, numbers.points_visited = 1, min(numbers.crashes, 1)
             total = total.merged(numbers)
             if not visit.life.is_sound:
-                click.echo(f"{name}: {visit.crashes}: {visit.life.faults[0]}")
+                click.echo(f"{name}: {visit.life.faults[0]}")
+                click.echo(f"  reproduce: {_command_at(name, spelled(visit.crashes))}")
     return total
 
 
@@ -142,6 +162,7 @@ def _live_orders(depth: int) -> Numbers:
             progress(total, 0)
         if not life.is_sound:
             click.echo(f"{' '.join(order)}: {life.faults[0]}")
+            click.echo(f"  reproduce: {_COMMAND} --order {','.join(order)}")
     progress.clear()
     return total
 
@@ -167,14 +188,37 @@ def _tell(numbers: Numbers, faults: Faults) -> None:
             click.echo(f"  reproduce: {command(seed, faults)}")
 
 
+_COMMAND = "python -m duly.testing.simulation"
+
+
 def command(seed: int, faults: Faults) -> str:
     """The one line that shows a seed again."""
     only = "" if faults == Faults() else f" --only {','.join(faults.families)}"
-    return f"python -m duly.testing.simulation --seed {seed}{only}"
+    return f"{_COMMAND} --seed {seed}{only}"
 
 
-def _tell_seed(seed: int, faults: Faults) -> bool:
-    plan = drawn(seed, faults)
+def _command_at(scenario: str, spelling: str) -> str:
+    return f"{_COMMAND} --points {scenario} --at {spelling}"
+
+
+def _ordered(text: str) -> Plan:
+    words = tuple(text.split(","))
+    for word in words:
+        if word not in WORDS:
+            raise click.BadParameter(f"{word!r} is none of {', '.join(WORDS)}", param_hint="--order")
+    return tiny_world(words)
+
+
+def _dying(scenario: str | None, spelling: str) -> Plan:
+    if scenario not in SCENARIOS:
+        raise click.UsageError(f"--at needs --points with one of {', '.join(SCENARIOS)}")
+    try:
+        return dying(SCENARIOS[scenario], spelling)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--at") from error
+
+
+def _tell_life(plan: Plan, again: str) -> bool:
     life = lived(plan)
     click.echo(story(plan))
     click.echo(f"hash {life.hash}")
@@ -182,11 +226,11 @@ def _tell_seed(seed: int, faults: Faults) -> bool:
     if life.is_sound:
         click.echo("nothing is wrong")
         return True
-    _tell_failure(life, faults)
+    _tell_failure(life, again)
     return False
 
 
-def _tell_failure(life: Life, faults: Faults) -> None:
+def _tell_failure(life: Life, again: str) -> None:
     for fault in life.faults:
         click.echo(fault)
     kind = _kind(life)
@@ -197,7 +241,7 @@ def _tell_failure(life: Life, faults: Faults) -> None:
     for line in short.trace_lines:
         click.echo(line.decode().rstrip())
     click.echo(short.faults[0])
-    click.echo(f"reproduce: {command(life.plan.seed, faults)}")
+    click.echo(f"reproduce: {again}")
 
 
 def _kind(life: Life) -> str:

@@ -85,6 +85,26 @@ def _visit(plan: Plan, crash: Crash) -> Visit:
     return Visit((crash,) if crash.then is None else (crash, crash.then), life)
 
 
+def spelled(crashes: Iterable[Crash]) -> str:
+    """Where a process died, as `dying` reads it: kind of point, number, cut; a comma before the second."""
+    return ",".join(f"{crash.point}:{crash.after}:{crash.cut}" for crash in crashes)
+
+
+def dying(plan: Plan, spelling: str) -> Plan:
+    """The plan in which the process dies as *spelling* says. Raises ValueError."""
+    crash: Crash | None = None
+    for word in reversed(spelling.split(",")):
+        try:
+            point, after, cut = word.split(":")
+            crash = Crash(_AT_ONCE, Point(point), int(after), Cut(cut), then=crash)
+        except ValueError:
+            raise ValueError(
+                "a crash point is written like await:12:kill, or disk:3:any,disk:7:any"
+            ) from None
+    assert crash is not None
+    return replace(plan, actions=(crash, *plan.actions))
+
+
 # --- every order ---
 
 _EACH_MINUTE, _OTHER = Item("a", "* * * * *", 30 * SECOND_US), Item("a", "* * * * *", 0)
