@@ -69,10 +69,12 @@ class HostClock:
 
     async def sleep_until(self, moment: datetime) -> None:
         """Return once the host's clock reads *moment* or later."""
-        # In slices, because the loop sleeps on the monotonic clock: it would not notice that the wall
-        # clock was set, and over days the two drift apart.
-        while (left_s := (moment - self.now()).total_seconds()) > 0:  # noqa: ASYNC110 (time is not an event)
-            await asyncio.sleep(min(left_s, 60.0))  # noqa: TID251 (this is the clock)
+        # Minute by minute, because the loop sleeps on the monotonic clock: it would not notice that the wall
+        # clock was set, and over days the two drift apart. Whoever else looks at the clock does so then too,
+        # so that the host is woken once.
+        while (left_s := (moment - (now := self.now())).total_seconds()) > 0:
+            slice_s = min(left_s, _until_minute_s(instant_of(now)))
+            await asyncio.sleep(slice_s)  # noqa: TID251 (this is the clock)
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
         """Report steps to *watcher*, within a minute."""

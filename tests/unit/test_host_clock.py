@@ -38,10 +38,11 @@ class FakeHost(HostClock):
 
 
 async def test_sleeps_in_slices_of_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long sleep looks at the wall clock every minute, so that it ends when the wall clock says so."""
+    """A long sleep looks at the wall clock as each minute begins, so that it ends when that says so."""
     host = FakeHost(monkeypatch)
     await host.sleep_until(START + timedelta(minutes=3, seconds=10))
-    assert host.slept_s == [60.0, 60.0, 60.0, 10.0]
+    first_s = 60.0 - START.second
+    assert host.slept_s == [first_s, 60.0, 60.0, 70.0 - first_s]
 
 
 async def looked(host: FakeHost, *, passed_s: float, jumped_s: float) -> list[Step]:
