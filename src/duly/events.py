@@ -65,6 +65,9 @@ LEVELS: Mapping[str, int] = {
     "TimerMissed": logging.WARNING,
     "TimerRunEnded": logging.INFO,
     "TimerRetryScheduled": logging.INFO,
+    "DashboardStarted": logging.INFO,
+    "DashboardFault": logging.WARNING,
+    "DeadManPingFailed": logging.WARNING,
 }
 """Every event there is, and its level."""
 
@@ -110,7 +113,8 @@ def tell_operator(sentence: str) -> None:
     """Say one line on stderr, when there is no better way to say it."""
     # Straight to stderr: the listener that failed may be the log itself.
     with suppress(Exception):  # and if even that is closed, there is nobody left to tell
-        print(one_line(sentence), file=sys.stderr)  # noqa: T201 (the last resort)
+        # In one piece: others write there too, and with PYTHONUNBUFFERED each piece is written at once.
+        sys.stderr.write(f"{one_line(sentence)}\n")
 
 
 def _log(event: Event) -> None:

@@ -1,6 +1,7 @@
 """The history: what is noted is written in groups, in every kind of store, and waits while it cannot be."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -13,7 +14,7 @@ from duly.errors import StoreError
 from duly.events import Announcer, Event
 from duly.store.history import History, MemoryRows, MissRow, Rows, RunRow
 from duly.store.sqlite import SQLiteStore
-from duly.store.tables import SQLiteRows, TimerShelf
+from duly.store.tables import SQLiteRows, TimerShelf, list_query
 from duly.testing import VirtualClock
 from tests.world import at
 
@@ -213,6 +214,41 @@ def test_rows_wait_until_the_store_can_write() -> None:
     asyncio.run(scenario())
 
 
+def test_text_that_cannot_be_encoded_harms_no_other_row(tmp_path: Path) -> None:
+    """A message with half a character is kept escaped, and the rows noted with it are kept too."""
+
+    async def scenario(rows: Rows) -> None:
+        clock = VirtualClock(at("12:00"))
+        history = History(rows, clock, Announcer([], clock.now))
+        history.note(row(1, message="no \udcff", output="\ud800\0"))
+        history.note(row(2))
+        await history.close()
+        first, second = await rows.run(1), await rows.run(2)
+        assert first is not None
+        assert (first.message, first.output) == (r"no \udcff", "\\ud800\ufffd")
+        assert second == row(2)
+
+    run(scenario, in_sqlite, tmp_path)
+
+
+def test_waiting_rows_do_not_fill_the_memory() -> None:
+    """While the store cannot write, the oldest ended runs beyond a limit go, are counted, and are told."""
+
+    async def scenario() -> None:
+        desk = Desk(refusals=1)
+        desk.history.note(row(1))
+        with pytest.raises(StoreError):
+            await desk.history.settled()
+        for number in range(2, 3_002):
+            desk.history.note(ended(number))
+        assert len(await desk.history.runs(limit=9_999)) == 2_000
+        await desk.history.settled()
+        assert [each.id for each in reversed(await desk.rows.runs(limit=9_999))] == [1, *range(1_003, 3_002)]
+        assert desk.events[-1].fields["lostRuns"] == 1_001
+
+    asyncio.run(scenario())
+
+
 def test_output_with_nul_is_kept(tmp_path: Path) -> None:
     """Output behind a NUL is not lost: SQLite would end the text there."""
 
@@ -247,3 +283,157 @@ def test_timers_are_written_whole_and_removed(tmp_path: Path) -> None:
         await store.close()
 
     asyncio.run(scenario())
+
+
+@KINDS
+def test_runs_of_a_span_of_time(kind: Kind, tmp_path: Path) -> None:
+    """Runs that started in a span are found newest first, with those that run since before; no output."""
+
+    async def scenario(rows: Rows) -> None:
+        known = [ended(1), row(2, "web"), ended(3, output="x"), ended(4), ended(5), row(6)]
+        await rows.put(known, [])
+        found = await rows.runs_between(30, 60, 9)
+        assert found == [ended(5), ended(4), ended(3), row(2, "web")]
+        assert [each.id for each in await rows.runs_between(30, 60, 2)] == [5, 4]
+        assert await rows.runs_between(61, 90, 9) == [row(6), row(2, "web")]
+        assert await rows.runs_between(0, 10, 9) == []
+
+    run(scenario, kind, tmp_path)
+
+
+@KINDS
+def test_trend_of_a_service(kind: Kind, tmp_path: Path) -> None:
+    """The newest runs of one service that have ended, newest first, without their output."""
+
+    async def scenario(rows: Rows) -> None:
+        await rows.put([ended(1), ended(2, "web"), ended(3, output="x"), ended(4), row(5)], [])
+        assert await rows.trend("backup", limit=2) == [ended(4), ended(3)]
+        assert await rows.trend("nobody", limit=2) == []
+
+    run(scenario, kind, tmp_path)
+
+
+@KINDS
+def test_counts_by_result(kind: Kind, tmp_path: Path) -> None:
+    """Runs since a moment are counted by how they ended; some may be left out."""
+
+    async def scenario(rows: Rows) -> None:
+        failed = row(3, ended_us=31, result="exit")
+        await rows.put([ended(1), ended(2), failed, ended(4), row(5)], [])
+        assert await rows.counts(20) == {"success": 2, "exit": 1, None: 1}
+        assert await rows.counts(20, [4, 5]) == {"success": 1, "exit": 1}
+        assert await rows.counts(99) == {}
+
+    run(scenario, kind, tmp_path)
+
+
+@KINDS
+def test_lists_without_output(kind: Kind, tmp_path: Path) -> None:
+    """A list need not carry the output, whichever way runs are chosen."""
+
+    async def scenario(rows: Rows) -> None:
+        await rows.put([ended(1, timer="t", output="x")], [])
+        for service, timer in ((None, None), ("backup", None), (None, "t"), ("backup", "t")):
+            (bare,) = await rows.runs(service=service, timer=timer, limit=9, with_output=False)
+            (whole,) = await rows.runs(service=service, timer=timer, limit=9)
+            assert (bare.output, whole.output) == ("", "x")
+        assert await rows.runs(service="backup", timer="other", limit=9) == []
+
+    run(scenario, kind, tmp_path)
+
+
+def test_what_waits_is_seen() -> None:
+    """Rows that are not yet written, or being written, count in every view of the history, and once."""
+
+    class Slow(MemoryRows):
+        """Rows whose next write takes as long as one likes."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+
+        async def put(self, runs: Any, misses: Any) -> None:
+            self.begun.set()
+            await self.go_on.wait()
+            await super().put(runs, misses)
+
+    async def scenario() -> None:
+        clock = VirtualClock(at("12:00"))
+        rows = Slow()
+        history = History(rows, clock, Announcer([], clock.now))
+
+        async def check(*known: RunRow) -> None:
+            assert await history.runs_between(0, 99, 9) == list(known)
+            assert await history.trend("backup", limit=9) == [each for each in known if each.ended_us]
+            assert sum((await history.counts(0)).values()) == len(known)
+            assert [each.id for each in await history.runs(limit=9)] == [each.id for each in known]
+            for each in known:
+                assert await history.run(each.id) == each
+
+        history.note(row(1))
+        await check(row(1))
+        await rows.begun.wait()
+        await check(row(1))
+        history.note(ended(1))
+        history.note(row(2))
+        await check(row(2), ended(1))
+        rows.go_on.set()
+        await history.settled()
+        await check(row(2), ended(1))
+
+    asyncio.run(scenario())
+
+
+def test_looking_does_not_wait_for_the_writer(tmp_path: Path) -> None:
+    """A look into the history is answered while a write is under way, and sees what was written before."""
+
+    async def main() -> None:
+        store = SQLiteStore(tmp_path / "state.db")
+        await store.open("abc")
+        rows = SQLiteRows(store)
+        await rows.put([ended(1)], [])
+        begun, go_on = threading.Event(), threading.Event()
+
+        def change(_connection: Any) -> None:
+            begun.set()
+            assert go_on.wait(10)
+
+        writing = asyncio.create_task(store.write(change))
+        await asyncio.to_thread(begun.wait, 10)
+        assert await asyncio.wait_for(rows.runs_between(0, 99, 9), 10) == [ended(1)]
+        assert not writing.done()
+        go_on.set()
+        await writing
+        await rows.put([ended(2)], [])
+        assert await rows.counts(0) == {"success": 2}
+        await store.close()
+        assert not (tmp_path / "state.db-wal").exists()
+        with pytest.raises(StoreError):
+            await rows.counts(0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "index"),
+    [
+        ({"service": "a", "timer": None}, "run_of_service"),
+        ({"service": "a", "timer": "t"}, "run_of_service"),
+        ({"service": None, "timer": "t"}, "run_of_timer"),
+        ({"service": None, "timer": None}, "PRIMARY KEY"),
+    ],
+)
+def test_lists_are_found_by_index(chosen: dict[str, str | None], index: str, tmp_path: Path) -> None:
+    """No list of runs looks at all of a million runs: each is found by an index, in its order."""
+
+    async def main() -> None:
+        store = SQLiteStore(tmp_path / "state.db")
+        await store.open("abc")
+        query, values = list_query(chosen["service"], chosen["timer"], None, 20)
+        plan = await store.read(lambda each: each.execute(f"EXPLAIN QUERY PLAN {query}", values).fetchall())
+        await store.close()
+        said = "; ".join(str(step[3]) for step in plan)
+        assert index in said
+        assert "TEMP B-TREE" not in said
+
+    asyncio.run(main())

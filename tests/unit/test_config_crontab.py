@@ -281,3 +281,17 @@ def test_any_text_is_translated_or_told(tmp_path_factory: pytest.TempPathFactory
     """Whatever a crontab holds, each line is a job, a variable or a remark, and the file loads clean."""
     text = "\n".join(line.replace("\0", "") for line in lines)
     loads_clean(translated(text), tmp_path_factory.mktemp("crontab"))
+
+
+def test_command_that_is_an_empty_text(tmp_path: Path) -> None:
+    """A line whose command is an empty quoted text is left to the shell, as cron does, and can be loaded."""
+    found = translated("* * * * * '' now\n")
+    assert [each.service.command for each in found.jobs] == [("/bin/sh", "-c", "'' now")]
+    loads_clean(found, tmp_path)
+
+
+def test_shell_that_is_no_name(tmp_path: Path) -> None:
+    """An empty SHELL is as good as none."""
+    found = translated("SHELL=' '\n* * * * * a | b\n")
+    assert [each.service.command for each in found.jobs] == [("/bin/sh", "-c", "a | b")]
+    loads_clean(found, tmp_path)

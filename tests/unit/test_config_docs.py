@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from duly.config import Service, Settings, Timer, load
+from duly.config import Dashboard, Service, Settings, Timer, load
 from duly.config.calendars import RANGES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
@@ -50,7 +50,8 @@ def rows(heading: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("heading", "kind"), [("Services", Service), ("Timers", Timer), ("Settings", Settings)]
+    ("heading", "kind"),
+    [("Services", Service), ("Timers", Timer), ("Settings", Settings), ("Dashboard", Dashboard)],
 )
 def test_tables(heading: str, kind: Any) -> None:
     """Each key stands in its table, in the order of the schema, with the default that it has."""

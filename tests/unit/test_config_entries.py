@@ -93,12 +93,13 @@ def without(entry: dict[str, Any], *keys: str) -> dict[str, Any]:
         (service(requires=["a"]), "requires names the service itself"),
         (service(after=["a"]), "after names the service itself"),
         (service(env=[]), "env must be a mapping of names to texts, not an empty list"),
-        (service(env={"A": 1}), 'env.A must be text; write "1"'),
-        (service(env={"A": True}), 'env.A must be text; write "true"'),
+        (service(env={"A": 1}), "env.A must be text; put its value in quotes"),
+        (service(env={"A": True}), "env.A must be text; put its value in quotes"),
         (service(env={"A": None}), "env.A must be text, not null (None)"),
-        (service(env={"": "x"}), 'env has the name ""; names are text, not empty, without ='),
-        (service(env={"A=B": "x"}), 'env has the name "A=B"; names are text, not empty, without ='),
-        (service(env={1: "x"}), "env has the name 1; names are text, not empty, without ="),
+        (service(env={"": "x"}), 'env has a wrong name, ""; names are text, not empty, without ='),
+        (service(env={"A=B": "x"}), 'env has a wrong name, "A"; names are text, not empty, without ='),
+        (service(env="A=B"), "env must be a mapping of names to texts, not text"),
+        (service(env={1: "x"}), "env has a wrong name, 1; names are text, not empty, without ="),
         (service(env={"A": "x\0"}), "env.A holds a NUL character"),
         (service(env={"A\0": "x"}), r'the name "A\x00" in env holds a NUL character'),
         (service(cwd=1), "cwd must be text, not 1"),
@@ -194,6 +195,25 @@ def test_bad_services(entry: Any, reason: str | None) -> None:
 def test_bad_timers(entry: Any, reason: str) -> None:
     """Each timer that cannot be used gets the one reason that its author needs."""
     assert reason_of(timer=entry) == reason
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"PIN": 471147},
+        {"PIN": 471147.5},
+        {"PIN": ["471147"]},
+        {"PIN": b"471147"},
+        {"PIN": "471147\0"},
+        {"PIN": "471147\ud800"},
+        {"PIN=471147": ""},
+        ["PIN=471147"],
+        "PIN=471147",
+    ],
+)
+def test_no_reason_shows_a_value_of_the_environment(env: Any) -> None:
+    """What is wrong with a variable is told without its value, which may be a password."""
+    assert "471147" not in reason_of(service=service(env=env))
 
 
 def test_close_zones() -> None:

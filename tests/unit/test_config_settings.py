@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from duly.config import starts_at_boot
 from duly.config.errors import ConfigError
 from duly.config.loading import load, load_to_run
 
@@ -22,3 +23,15 @@ def test_bad_entries_do_not(tmp_path: Path) -> None:
     path = tmp_path / "duly.toml"
     path.write_text('[[service]]\nid = "a"\ncommand = "true"\n[[service]]\nid = "b"\n')
     assert [service.id for service in load_to_run(path).services] == ["a"]
+
+
+def test_mistaken_timer_does_not_make_its_job_one_of_the_boot(tmp_path: Path) -> None:
+    """The target of an invalid timer is still the job of a timer, and does not run at every start."""
+    path = tmp_path / "duly.toml"
+    path.write_text(
+        '[[service]]\nid = "job"\ntype = "oneshot"\ncommand = "true"\n'
+        '[[timer]]\nid = "t"\ntarget = "job"\non_startup_secs = 5\n'
+    )
+    config = load(path)
+    assert [bad.id for bad in config.invalid] == ["t"]
+    assert not starts_at_boot(config.services[0], config.targets)

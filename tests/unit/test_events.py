@@ -4,12 +4,13 @@ import asyncio
 import json
 import logging
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from duly import Event
-from duly.events import LEVELS, Announcer, one_line
+from duly.events import LEVELS, Announcer, one_line, tell_operator
 from duly.store import MemoryStore
 from tests.world import MINUTE, World
 
@@ -69,6 +70,9 @@ DAEMON_LEVELS = {
     "TimerMissed": logging.WARNING,
     "TimerRunEnded": logging.INFO,
     "TimerRetryScheduled": logging.INFO,
+    "DashboardStarted": logging.INFO,
+    "DashboardFault": logging.WARNING,
+    "DeadManPingFailed": logging.WARNING,
 }
 
 
@@ -186,3 +190,12 @@ async def test_fields_are_ready_for_json() -> None:
     await world.scheduler.stop()
     told: Any = [json.loads(json.dumps(event.fields)) for event in world.events]
     assert told == [event.fields for event in world.events]
+
+
+def test_operator_is_told_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentence and the end of its line are one write, so that nobody else's line comes between them."""
+    written: list[str] = []
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(write=written.append, flush=lambda: None))
+    tell_operator("duly: not\nreloaded")
+    assert len(written) == 1
+    assert written[0].endswith("reloaded\n")

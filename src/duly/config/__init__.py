@@ -7,7 +7,9 @@ from duly.config.plan import Changed, Defined, Kept, KeyChange, Named, Plan, cha
 from duly.config.schema import (
     Calendar,
     Config,
+    Dashboard,
     Invalid,
+    PingUrl,
     Service,
     Settings,
     Timer,
@@ -15,7 +17,6 @@ from duly.config.schema import (
     socket_path,
     starts_at_boot,
     store_path,
-    targets_of,
 )
 
 __all__ = [
@@ -23,12 +24,14 @@ __all__ = [
     "Changed",
     "Config",
     "ConfigError",
+    "Dashboard",
     "Defined",
     "FileFault",
     "Invalid",
     "Kept",
     "KeyChange",
     "Named",
+    "PingUrl",
     "Plan",
     "Service",
     "Settings",
@@ -40,5 +43,4 @@ __all__ = [
     "socket_path",
     "starts_at_boot",
     "store_path",
-    "targets_of",
 ]

@@ -8,20 +8,28 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from duly.config.checking import Checked, checked_services, checked_settings, checked_timers
+from duly.config.addresses import Address, address
+from duly.config.checking import (
+    Checked,
+    checked_dashboard,
+    checked_services,
+    checked_settings,
+    checked_timers,
+    id_in,
+)
 from duly.config.errors import EntryFault
 from duly.config.footguns import Note, notes
 from duly.config.relations import related_services, related_timers
-from duly.config.schema import Config, Invalid, Kind, Service, Timer, Warned
+from duly.config.schema import Config, Dashboard, Invalid, Kind, Service, Table, Timer, Warned
 
-LineOf = Callable[[Kind, int, str | None], int | None]
+LineOf = Callable[[Table, int, str | None], int | None]
 """The line of a key of an entry, or of the entry."""
 Look = Callable[[Service], Iterable[tuple[str, str]]]
 """What else is worth a warning about a service: keys and reasons."""
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
-def no_line(_kind: Kind, _index: int, _key: str | None) -> None:
+def no_line(_table: Table, _index: int, _key: str | None) -> None:
     """Nobody knows the line."""
     return
 
@@ -32,12 +40,14 @@ def config_of(
     timers: Sequence[object] = (),
     supervisor: object = _NOTHING,
     *,
+    dashboard: object = _NOTHING,
     line_of: LineOf = no_line,
     warnings: Sequence[Warned] = (),
     look: Look | None = None,
 ) -> Config:
     """The configuration that these entries make. Never raises, whatever they are."""
     settings = checked_settings(supervisor)
+    pages = checked_dashboard(dashboard)
     some_services = [_placed(each, path) for each in related_services(checked_services(services))]
     some_timers = related_timers(checked_timers(timers), some_services)
     noted = [*notes(settings.settings, some_services, some_timers), *_looked_at(some_services, look)]
@@ -48,11 +58,25 @@ def config_of(
         timers=tuple(each.entry for each in some_timers if each.entry is not None),
         invalid=(
             *(_invalid("supervisor", None, 0, fault, line_of) for fault in settings.faults),
+            *(
+                Invalid("supervisor", None, 0, fault.reason, line_of("dashboard", 0, fault.key))
+                for fault in pages.faults
+            ),
             *_invalid_of("service", some_services, line_of),
             *_invalid_of("timer", some_timers, line_of),
         ),
         warnings=(*warnings, *(_warned(note, line_of) for note in noted)),
+        dashboard=_dashboard_placed(pages.dashboard, path),
+        is_listen_given=pages.is_listen_given,
+        targets=frozenset(_targets(timers)),
     )
+
+
+def _targets(timers: Iterable[object]) -> Iterator[str]:
+    for written in timers:
+        target = id_in(written, "target")
+        if target is not None:
+            yield target
 
 
 def _placed(checked: Checked[Service], path: Path) -> Checked[Service]:
@@ -61,6 +85,17 @@ def _placed(checked: Checked[Service], path: Path) -> Checked[Service]:
     if service is None or service.cwd is None:
         return checked
     return replace(checked, entry=replace(service, cwd=str(path.absolute().parent / service.cwd)))
+
+
+def _dashboard_placed(dashboard: Dashboard, path: Path) -> Dashboard:
+    """Its paths are meant as seen from the file, too."""
+    folder = path.absolute().parent
+    listen = address(dashboard.listen)
+    tokens = (dashboard.token_file, dashboard.viewer_token_file)
+    token_file, viewer_token_file = (None if each is None else str(folder / each) for each in tokens)
+    if listen.path is not None:
+        listen = Address(path=str(folder / listen.path))
+    return replace(dashboard, listen=str(listen), token_file=token_file, viewer_token_file=viewer_token_file)
 
 
 def _looked_at(services: Sequence[Checked[Service]], look: Look | None) -> Iterator[Note]:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
-from duly.config import values
+from duly.config import addresses, values
 from duly.config.calendars import checked_calendars
 from duly.config.errors import EntryFault
-from duly.config.schema import Service, Settings, Timer
+from duly.config.schema import Dashboard, Service, Settings, Timer
 from duly.config.words import quoted, shown
 
 Entry = TypeVar("Entry", Service, Timer)
@@ -20,6 +20,7 @@ Entry = TypeVar("Entry", Service, Timer)
 SERVICE_KEYS = tuple(each.name for each in fields(Service))
 TIMER_KEYS = tuple(each.name for each in fields(Timer))
 SETTING_KEYS = tuple(each.name for each in fields(Settings))
+DASHBOARD_KEYS = tuple(each.name for each in fields(Dashboard))
 TRIGGERS = ("on_calendar", "on_startup_sec", "on_unit_active_sec")
 _MOST_KEPT = 1_000_000_000
 _MOST_OUTPUT_KIB = 1024 * 1024
@@ -33,6 +34,7 @@ _SERVICE_ALIASES = {
     **dict.fromkeys(("depends_on", "depends", "needs", "wants"), "requires"),
     **dict.fromkeys(("autostart",), "at_startup"),
     **dict.fromkeys(("autorestart",), "restart"),
+    **dict.fromkeys(("ping", "healthcheck", "healthcheck_url", "on_success_url"), "ping_url"),
 }
 _TIMER_ALIASES = {
     **dict.fromkeys(("name",), "id"),
@@ -43,6 +45,12 @@ _TIMER_ALIASES = {
     **dict.fromkeys(("tz", "time_zone"), "timezone"),
     **dict.fromkeys(("retries", "retry"), "retry_intervals_sec"),
     **dict.fromkeys(("catch_up", "catchup"), "catch_up_window_sec"),
+}
+_DASHBOARD_ALIASES = {
+    **dict.fromkeys(("address", "bind", "host", "port"), "listen"),
+    **dict.fromkeys(("token", "operator_token", "operator_token_file"), "token_file"),
+    **dict.fromkeys(("viewer_token",), "viewer_token_file"),
+    **dict.fromkeys(("hosts", "host_names"), "allowed_hosts"),
 }
 _SETTING_ALIASES = {"tz": "timezone", "time_zone": "timezone", "database": "store", "db": "store"}
 
@@ -66,6 +74,15 @@ class CheckedSettings:
 
     settings: Settings
     faults: tuple[EntryFault, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedDashboard:
+    """The settings of the dashboard, likewise."""
+
+    dashboard: Dashboard
+    faults: tuple[EntryFault, ...] = field(default=())
+    is_listen_given: bool = False
 
 
 def checked_services(entries: Sequence[object]) -> list[Checked[Service]]:
@@ -92,7 +109,7 @@ def _checked(
     found: list[Checked[Entry]] = []
     for index, written in enumerate(entries):
         # The first definition holds its id even when it is invalid, so the id is read ahead of its turn.
-        name = _id_of(written)
+        name = id_in(written)
         is_first = name is not None and name not in held
         try:
             entry, surprises = check(_as_mapping(written, kind), claim)
@@ -107,10 +124,11 @@ def _checked(
     return found
 
 
-def _id_of(written: object) -> str | None:
+def id_in(written: object, key: str = "id") -> str | None:
+    """The id of an entry, or the one in another key of it, if it is one, whatever else is wrong."""
     try:
-        value = written.get("id") if isinstance(written, Mapping) else getattr(written, "id", None)
-        return values.identifier(value, "id")
+        value = written.get(key) if isinstance(written, Mapping) else getattr(written, key, None)
+        return values.identifier(value, key)
     except Exception:  # the check proper says what is wrong
         return None
 
@@ -190,6 +208,7 @@ _SERVICE_VALUES: Mapping[str, Callable[[object, str], object]] = {
     "restart": _restart,
     "enabled": values.boolean,
     "at_startup": values.boolean,
+    "ping_url": addresses.ping_url,
     "description": values.text,
 }
 
@@ -237,21 +256,38 @@ _TIMER_VALUES: Mapping[str, Callable[[object, str], object]] = {
 
 def checked_settings(written: object) -> CheckedSettings:
     """The settings that can be used, and everything that is wrong with the others."""
+    found, faults = _each_checked(written, SETTING_KEYS, _SETTING_ALIASES, _SETTING_VALUES)
+    return CheckedSettings(Settings(**found), faults)
+
+
+def checked_dashboard(written: object) -> CheckedDashboard:
+    """The settings of the dashboard that can be used, and everything that is wrong with the others."""
+    found, faults = _each_checked(written, DASHBOARD_KEYS, _DASHBOARD_ALIASES, _DASHBOARD_VALUES)
+    named = tuple(EntryFault(f"dashboard: {fault.reason}", fault.key) for fault in faults)
+    return CheckedDashboard(Dashboard(**found), named, is_listen_given="listen" in found)
+
+
+def _each_checked(
+    written: object,
+    known: Sequence[str],
+    aliases: Mapping[str, str],
+    checkers: Mapping[str, Callable[[object, str], object]],
+) -> tuple[dict[str, Any], tuple[EntryFault, ...]]:
     try:
         given = values.mapping(written, "a table (a mapping of keys to values)")
     except EntryFault as fault:
-        return CheckedSettings(Settings(), (fault,))
+        return {}, (fault,)
     found: dict[str, Any] = {}
     faults: list[EntryFault] = []
     for key in given:
         try:
-            values.known_keys({key: None}, SETTING_KEYS, _SETTING_ALIASES)
-            found[key] = _SETTING_VALUES[key](given[key], key)
+            values.known_keys({key: None}, known, aliases)
+            found[key] = checkers[key](given[key], key)
         except EntryFault as fault:
             faults.append(fault)
         except Exception as error:  # as for entries
             faults.append(EntryFault(f"{shown(key)} cannot be read: {type(error).__name__}"))
-    return CheckedSettings(Settings(**found), tuple(faults))
+    return found, tuple(faults)
 
 
 def _count(value: object, key: str) -> int:
@@ -273,6 +309,13 @@ _SETTING_VALUES: Mapping[str, Callable[[object, str], object]] = {
     "history_days": values.days,
     "history_runs": _count,
     "output_kib": _kib,
+}
+_DASHBOARD_VALUES: Mapping[str, Callable[[object, str], object]] = {
+    "enabled": values.boolean,
+    "listen": addresses.listen,
+    "token_file": values.path_text,
+    "viewer_token_file": values.path_text,
+    "allowed_hosts": addresses.hosts,
 }
 
 

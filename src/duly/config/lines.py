@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from duly.config.assembly import LineOf
-from duly.config.schema import Kind
+from duly.config.schema import Table
 
 _SKIPPED = re.compile(
     r'"""(?:[^"\\]|\\.|"(?!""))*+"{3,5}'
@@ -44,7 +44,7 @@ class Places:
     tables: dict[str, list[Place]] = field(default_factory=dict)
     top: dict[str, int] = field(default_factory=dict)
 
-    def line_of(self, kind: Kind, counts: Mapping[str, int], index: int, key: str | None) -> int | None:
+    def line_of(self, kind: Table, counts: Mapping[str, int], index: int, key: str | None) -> int | None:
         """The line of a key of an entry, or of its header; None when that is not certain."""
         places = self.tables.get(kind, [])
         if len(places) != counts.get(kind, 0) or index >= len(places):
@@ -107,7 +107,7 @@ def _plain_lines(text: str) -> list[tuple[int, str]]:
 def line_finder(places: Places, counts: Mapping[str, int]) -> LineOf:
     """A function that answers for the lines of a file."""
 
-    def line_of(kind: Kind, index: int, key: str | None) -> int | None:
+    def line_of(kind: Table, index: int, key: str | None) -> int | None:
         return places.line_of(kind, counts, index, key)
 
     return line_of

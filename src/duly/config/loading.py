@@ -18,9 +18,10 @@ from duly.config.schema import Config
 from duly.config.words import did_you_mean, quoted, shown
 
 _MISSING = "does not exist; `duly init` writes a file to begin with"
-_TOML_NAMES = ("supervisor", "service", "timer")
+_TOML_NAMES = ("supervisor", "dashboard", "service", "timer")
 _TOML_ALIASES = {
     **dict.fromkeys(("daemon", "duly", "settings", "config", "global"), "supervisor"),
+    **dict.fromkeys(("web", "http", "pages", "ui"), "dashboard"),
     **dict.fromkeys(("program", "programs", "job", "jobs", "task", "tasks", "unit"), "service"),
     **dict.fromkeys(("cron", "schedule", "schedules"), "timer"),
 }
@@ -62,12 +63,13 @@ def _load_toml(path: Path, text: str, look: Look | None) -> Config:
     if faults := _shape_faults(document, places):
         raise ConfigError(path, faults)
     services, timers = document.get("service", []), document.get("timer", [])
-    counts = {"service": len(services), "timer": len(timers), "supervisor": 1}
+    counts = {"service": len(services), "timer": len(timers), "supervisor": 1, "dashboard": 1}
     return config_of(
         path,
         services,
         timers,
         document.get("supervisor", {}),
+        dashboard=document.get("dashboard", {}),
         line_of=line_finder(places, counts),
         look=look,
     )
@@ -105,8 +107,8 @@ def _shape_fault(name: str, value: object) -> str | None:
     if name not in _TOML_NAMES:
         what = "table" if isinstance(value, dict | list) else "key"
         return f"unknown {what} {quoted(name)}{did_you_mean(name, _TOML_NAMES, _TOML_ALIASES)}"
-    if name == "supervisor":
-        return None if isinstance(value, dict) else f"supervisor must be a table, not {shown(value)}"
+    if name in {"supervisor", "dashboard"}:
+        return None if isinstance(value, dict) else f"{name} must be a table, not {shown(value)}"
     if isinstance(value, dict):
         return f"write [[{name}]] with two brackets: there can be several"
     return None if isinstance(value, list) else f"{name} must be an array of tables, not {shown(value)}"
@@ -119,12 +121,13 @@ def _load_python(path: Path, text: str, look: Look | None) -> Config:
     from duly.config.python_file import executed  # noqa: PLC0415 - a TOML file does not need it
 
     result = executed(path, text)
-    counts = {"service": len(result.services), "timer": len(result.timers), "supervisor": 1}
+    counts = {"service": len(result.services), "timer": len(result.timers), "supervisor": 1, "dashboard": 1}
     return config_of(
         path,
         result.services,
         result.timers,
         result.supervisor,
+        dashboard=result.dashboard,
         line_of=line_finder(result.places, counts),
         warnings=result.warnings,
         look=look,

@@ -19,21 +19,28 @@ from typing import Any
 from duly.config.errors import ConfigError, FileFault
 from duly.config.lines import Places
 from duly.config.python_lines import python_places
-from duly.config.schema import Kind, Warned
+from duly.config.schema import Table, Warned
 from duly.config.words import a_or_an, printable, shown
 
-PYTHON_NAMES: Mapping[str, Kind] = {"SERVICES": "service", "TIMERS": "timer", "SUPERVISOR": "supervisor"}
+PYTHON_NAMES: Mapping[str, Table] = {
+    "SERVICES": "service",
+    "TIMERS": "timer",
+    "SUPERVISOR": "supervisor",
+    "DASHBOARD": "dashboard",
+}
 _MODULE = "duly_config"
 _LONGEST_MESSAGE = 200
 _ALMOST = {
     **dict.fromkeys(("SERVICE", "Services", "services", "service"), "SERVICES"),
     **dict.fromkeys(("TIMER", "Timers", "timers", "timer"), "TIMERS"),
     **dict.fromkeys(("Supervisor", "supervisor"), "SUPERVISOR"),
+    **dict.fromkeys(("Dashboard", "dashboard"), "DASHBOARD"),
 }
 _SORTS: Mapping[str, tuple[type, ...]] = {
     "SERVICES": (list, tuple),
     "TIMERS": (list, tuple),
     "SUPERVISOR": (dict,),
+    "DASHBOARD": (dict,),
 }
 
 
@@ -44,6 +51,7 @@ class Executed:
     services: Sequence[object]
     timers: Sequence[object]
     supervisor: Mapping[Any, Any]
+    dashboard: Mapping[Any, Any]
     warnings: tuple[Warned, ...]
     places: Places
 
@@ -144,6 +152,7 @@ def _taken(path: Path, text: str, names: Mapping[str, Any], printed: _Printed) -
         names.get("SERVICES", ()),
         names.get("TIMERS", ()),
         names.get("SUPERVISOR", {}),
+        names.get("DASHBOARD", {}),
         (warning,) if printed.was_used else (),
         places,
     )
@@ -159,9 +168,9 @@ def _shape_faults(names: Mapping[str, Any], lines: Mapping[str, int]) -> Iterato
     for name in ("SERVICES", "TIMERS"):
         if name in names and not isinstance(names[name], list | tuple):
             yield FileFault(f"{name} must be a list, not {_sort(names[name])}", lines.get(name))
-    if not isinstance(names.get("SUPERVISOR", {}), Mapping):
-        reason = f"SUPERVISOR must be a dict, not {_sort(names['SUPERVISOR'])}"
-        yield FileFault(reason, lines.get("SUPERVISOR"))
+    for name in ("SUPERVISOR", "DASHBOARD"):
+        if not isinstance(names.get(name, {}), Mapping):
+            yield FileFault(f"{name} must be a dict, not {_sort(names[name])}", lines.get(name))
 
 
 def _sort(value: object) -> str:

@@ -4,10 +4,10 @@ import ast
 from collections.abc import Mapping, Sequence
 
 from duly.config.lines import Place, Places
-from duly.config.schema import Kind
+from duly.config.schema import Table
 
 
-def python_places(text: str, names: Mapping[str, Kind]) -> Places:
+def python_places(text: str, names: Mapping[str, Table]) -> Places:
     """Where the lists of a Python file are assigned, and their elements where the list is written out."""
     places = Places()
     for node in ast.parse(text).body:

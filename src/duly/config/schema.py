@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 Kind = Literal["service", "timer", "supervisor"]
+Table = Literal["service", "timer", "supervisor", "dashboard"]
+"""The tables of a file. What is wrong with the dashboard is wrong with the settings of the supervisor."""
 ServiceType = Literal["oneshot", "simple"]
 Restart = Literal["always", "on-failure", "no"]
 
@@ -46,6 +48,32 @@ if TYPE_CHECKING:
     CalendarAsWritten = Calendar | Mapping[str, Any]
 
 
+class _Hidden:
+    __slots__ = ("_secret",)
+
+
+@dataclass(frozen=True, slots=True)
+class PingUrl(_Hidden):
+    """A URL to ping. Only the host is ever shown, compared or stored.
+
+    The rest is not a field, so that whatever writes out a configuration does not even see it.
+    """
+
+    host: str
+
+    @classmethod
+    def of(cls, host: str, url: str) -> "PingUrl":
+        """A URL and the host in it."""
+        made = cls(host)
+        object.__setattr__(made, "_secret", url)
+        return made
+
+    @property
+    def secret(self) -> str:
+        """The URL itself, for whoever opens the connection; empty where only the host is known."""
+        return str(getattr(self, "_secret", ""))
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """A program to supervise: kept running (`simple`), or run to its end (`oneshot`)."""
@@ -63,6 +91,8 @@ class Service:
     timeout_sec: float | None = None
     restart: Restart = "always"
     at_startup: bool | None = None
+    ping_url: PingUrl | None = None
+    """Pinged after each success, so that something outside notices silence."""
     description: str = ""
 
     if TYPE_CHECKING:
@@ -82,6 +112,7 @@ class Service:
             timeout_sec: float | None = None,
             restart: Restart | bool = "always",
             at_startup: bool | None = None,
+            ping_url: PingUrl | str | None = None,
             description: str = "",
         ) -> None: ...
 
@@ -141,6 +172,22 @@ class Settings:
     """The tail that is kept of each run."""
 
 
+DEFAULT_LISTEN = "127.0.0.1:8787"
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboard:
+    """The table `[dashboard]`: where the pages are, and who may see them."""
+
+    enabled: bool = True
+    listen: str = DEFAULT_LISTEN
+    token_file: str | None = None
+    """Holds the token of operators. In a `Config` this path and the next are absolute."""
+    viewer_token_file: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    """Names under which it answers, besides those of this host."""
+
+
 @dataclass(frozen=True, slots=True)
 class Invalid:
     """An entry that cannot be used, and the one reason why."""
@@ -173,6 +220,13 @@ class Config:
     timers: tuple[Timer, ...] = ()
     invalid: tuple[Invalid, ...] = ()
     warnings: tuple[Warned, ...] = ()
+    dashboard: Dashboard = Dashboard()
+    is_listen_given: bool = False
+    """Whether the file says where the dashboard listens; if not, that it cannot listen there is no reason to
+    refuse a start."""
+    targets: frozenset[str] = frozenset()
+    """What timers name as their target, also those that are invalid: a mistake in a timer does not make its
+    job one that runs at every start."""
 
 
 def store_path(config: Config) -> Path:
@@ -187,11 +241,6 @@ def socket_path(config: Config) -> Path:
 
 def _beside(path: Path, configured: str | None, suffix: str) -> Path:
     return path.absolute().parent / (configured or f"{path.stem}{suffix}")
-
-
-def targets_of(timers: Iterable[Timer]) -> frozenset[str]:
-    """The services that timers start."""
-    return frozenset(timer.target for timer in timers)
 
 
 def starts_at_boot(service: Service, targets: Iterable[str]) -> bool:

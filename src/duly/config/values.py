@@ -215,9 +215,10 @@ def _split(command: str, key: str) -> list[str]:
 
 
 def environment(value: object, key: str) -> dict[str, str]:
-    """Variables for a process."""
+    """Variables for a process. They may be secret, and so no message shows a value."""
     if not isinstance(value, Mapping):
-        raise EntryFault(f"{key} must be a mapping of names to texts, not {shown(value)}", key)
+        said = "text" if isinstance(value, str) else shown(value)
+        raise EntryFault(f"{key} must be a mapping of names to texts, not {said}", key)
     try:
         items = dict(value).items()
     except Exception as error:
@@ -225,18 +226,14 @@ def environment(value: object, key: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, content in items:
         if not isinstance(name, str) or not name or "=" in name:
+            said = shown(name.partition("=")[0]) if isinstance(name, str) else shown(name)
             reason = "names are text, not empty, without ="
-            raise EntryFault(f"{key} has the name {shown(name)}; {reason}", key)
+            raise EntryFault(f"{key} has a wrong name, {said}; {reason}", key)
         if isinstance(content, bool | int | float):
-            raise EntryFault(f"{key}.{printable(name)} must be text; write {_in_quotes(content)}", key)
+            raise EntryFault(f"{key}.{printable(name)} must be text; put its value in quotes", key)
         plain_name = host_text(name, key, f"the name {quoted(name)} in {key}")
         found[plain_name] = host_text(content, key, f"{key}.{printable(name)}")
     return found
-
-
-def _in_quotes(value: object) -> str:
-    said = shown(value)
-    return f'"{said}"' if " " not in said else "it in quotes"
 
 
 def zone(value: object, key: str) -> str:

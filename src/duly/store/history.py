@@ -79,9 +79,27 @@ class Rows(Protocol):
         ...
 
     async def runs(
-        self, *, service: str | None = None, timer: str | None = None, before: int | None = None, limit: int
+        self,
+        *,
+        service: str | None = None,
+        timer: str | None = None,
+        before: int | None = None,
+        limit: int,
+        with_output: bool = True,
     ) -> list[RunRow]:
         """Runs, newest first."""
+        ...
+
+    async def runs_between(self, from_us: Instant, to_us: Instant, /, limit: int) -> list[RunRow]:
+        """Runs that started then, or before and have not ended; newest first, without their output."""
+        ...
+
+    async def trend(self, service: str, /, *, limit: int) -> list[RunRow]:
+        """The newest runs of a service that have ended, newest first, without their output."""
+        ...
+
+    async def counts(self, since_us: Instant, /, besides: Sequence[int] = ()) -> dict[str | None, int]:
+        """How many runs that started since then ended how; None for those that have not."""
         ...
 
     async def run(self, run_id: int, /) -> RunRow | None:
@@ -100,10 +118,10 @@ class Rows(Protocol):
         """Of each service the newest run that has ended."""
         ...
 
-    async def prune(self, *, oldest_us: Instant, runs: int) -> None:
+    async def prune(self, *, oldest_us: Instant, runs: int, misses: bool = True) -> None:
         """Forget what ended before *oldest_us*, and of each service all but the newest *runs*.
 
-        The newest of each service that has ended is kept in any case.
+        The newest of each service that has ended is kept in any case. Without *misses* those are not touched.
         """
         ...
 
@@ -117,6 +135,7 @@ class History:
         self._announce = announcer.announce
         self._next_id = 1
         self._runs: dict[int, RunRow] = {}
+        self._flying: dict[int, RunRow] = {}
         self._misses: list[MissRow] = []
         self._fault: StoreError | None = None
         self._lost = 0
@@ -174,15 +193,43 @@ class History:
         timer: str | None = None,
         before: int | None = None,
         limit: int = 50,
+        with_output: bool = True,
     ) -> list[RunRow]:
         """Runs, newest first."""
-        written = await self.rows.runs(service=service, timer=timer, before=before, limit=limit)
-        known = {row.id: row for row in written} | self._runs
+        waiting = self._waiting()
+        written = await self.rows.runs(
+            service=service, timer=timer, before=before, limit=limit, with_output=with_output
+        )
+        known = {row.id: row for row in written} | waiting | self._runs
         return _newest(known.values(), service, timer, before)[:limit]
+
+    async def runs_between(self, from_us: Instant, to_us: Instant, limit: int) -> list[RunRow]:
+        """Runs that started then, or before and have not ended; newest first, without their output."""
+        waiting = self._waiting()
+        written = await self.rows.runs_between(from_us, to_us, limit=limit)
+        known = {row.id: row for row in written} | waiting | self._runs
+        return _between(known.values(), from_us, to_us)[:limit]
+
+    async def trend(self, service: str, *, limit: int) -> list[RunRow]:
+        """The newest runs of a service that have ended, newest first, without their output."""
+        waiting = self._waiting()
+        written = await self.rows.trend(service, limit=limit)
+        known = {row.id: row for row in written} | waiting | self._runs
+        return _ended(known.values(), service)[:limit]
+
+    async def counts(self, since_us: Instant) -> dict[str | None, int]:
+        """How many runs that started since then ended how; None for those that have not."""
+        waiting = self._waiting()
+        written = await self.rows.counts(since_us, list(waiting))
+        return dict(Counter(written) + Counter(_results(waiting.values(), since_us)))
+
+    def _waiting(self) -> dict[int, RunRow]:
+        """What a reader may not find: rows on their way to the store, and rows that wait."""
+        return self._flying | self._runs
 
     async def run(self, run_id: int) -> RunRow | None:
         """One run."""
-        return self._runs.get(run_id) or await self.rows.run(run_id)
+        return self._waiting().get(run_id) or await self.rows.run(run_id)
 
     async def last_id(self) -> int:
         """The highest id that a run has on disk."""
@@ -201,9 +248,9 @@ class History:
         waiting = [row for row in reversed(self._misses) if timer in {None, row.timer}]
         return [*waiting, *await self.rows.misses(timer=timer, limit=limit)][:limit]
 
-    async def prune(self, *, oldest_us: Instant, runs: int) -> None:
+    async def prune(self, *, oldest_us: Instant, runs: int, misses: bool = True) -> None:
         """Forget what ended before *oldest_us*, and of each service all but the newest *runs*."""
-        await self.rows.prune(oldest_us=oldest_us, runs=runs)
+        await self.rows.prune(oldest_us=oldest_us, runs=runs, misses=misses)
 
     # --- writing ---
 
@@ -235,6 +282,7 @@ class History:
     async def _write(self) -> bool:
         runs, misses = self._runs, self._misses
         self._runs, self._misses = {}, []
+        self._flying = runs
         try:
             await self.rows.put(list(runs.values()), misses)
         except BaseException as error:
@@ -246,6 +294,8 @@ class History:
                 self._announce("StoreFault", error=described(error))
             self._fault = error
             return False
+        finally:
+            self._flying = {}
         if self._fault is not None:
             lost = {"lostRuns": self._lost} if self._lost else {}
             self._announce("StoreRecovered", error=described(self._fault), **lost)
@@ -294,10 +344,30 @@ class MemoryRows:
         return max(self._runs, default=0)
 
     async def runs(
-        self, *, service: str | None = None, timer: str | None = None, before: int | None = None, limit: int
+        self,
+        *,
+        service: str | None = None,
+        timer: str | None = None,
+        before: int | None = None,
+        limit: int,
+        with_output: bool = True,
     ) -> list[RunRow]:
         """Runs, newest first."""
-        return _newest(self._runs.values(), service, timer, before)[:limit]
+        rows = _newest(self._runs.values(), service, timer, before)[:limit]
+        return rows if with_output else [_bare(row) for row in rows]
+
+    async def runs_between(self, from_us: Instant, to_us: Instant, limit: int) -> list[RunRow]:
+        """Runs that started then, or before and have not ended; newest first, without their output."""
+        return _between(self._runs.values(), from_us, to_us)[:limit]
+
+    async def trend(self, service: str, *, limit: int) -> list[RunRow]:
+        """The newest runs of a service that have ended, newest first, without their output."""
+        return _ended(self._runs.values(), service)[:limit]
+
+    async def counts(self, since_us: Instant, besides: Sequence[int] = ()) -> dict[str | None, int]:
+        """How many runs that started since then ended how; None for those that have not."""
+        counted = (row for row in self._runs.values() if row.id not in besides)
+        return dict(Counter(_results(counted, since_us)))
 
     async def run(self, run_id: int) -> RunRow | None:
         """One run."""
@@ -318,7 +388,7 @@ class MemoryRows:
         )
         return {row.service: row for row in ended}
 
-    async def prune(self, *, oldest_us: Instant, runs: int) -> None:
+    async def prune(self, *, oldest_us: Instant, runs: int, misses: bool = True) -> None:
         """Forget what is too old or too much, but never the newest of each service that has ended."""
         kept = {row.id for row in (await self.last_ends()).values()}
         ages: Counter[str] = Counter()
@@ -328,7 +398,7 @@ class MemoryRows:
             if is_over and row.id not in kept:
                 del self._runs[row.id]
         ages.clear()
-        for miss in reversed(list(self._misses)):
+        for miss in reversed(list(self._misses) if misses else []):
             ages[miss.timer] += 1
             if miss.at_us < oldest_us or ages[miss.timer] > runs:
                 self._misses.remove(miss)
@@ -346,3 +416,24 @@ def _newest(
         and (before is None or row.id < before)
     )
     return sorted(chosen, key=lambda row: -row.id)
+
+
+def _between(rows: Iterable[RunRow], from_us: Instant, to_us: Instant) -> list[RunRow]:
+    chosen = (
+        row for row in rows if row.started_us < to_us and (row.started_us >= from_us or row.ended_us is None)
+    )
+    return [_bare(row) for row in sorted(chosen, key=lambda row: (-row.started_us, -row.id))]
+
+
+def _ended(rows: Iterable[RunRow], service: str) -> list[RunRow]:
+    chosen = (row for row in rows if row.service == service and row.ended_us is not None)
+    return [_bare(row) for row in sorted(chosen, key=lambda row: -row.id)]
+
+
+def _results(rows: Iterable[RunRow], since_us: Instant) -> list[str | None]:
+    return [row.result for row in rows if row.started_us >= since_us]
+
+
+def _bare(row: RunRow) -> RunRow:
+    """The row without its output."""
+    return msgspec.structs.replace(row, output="") if row.output else row

@@ -19,11 +19,11 @@ from duly.core.record import COLUMNS, Record
 from duly.errors import StoreError
 from duly.store.history import MissRow, RunRow
 from duly.store.sqlite import APPLICATION_ID, migrations, sql
+from duly.store.tables import list_query, misses_query
 
 T = TypeVar("T")
 
 _BUSY_MS = 2_000
-_LAST = 2**62
 _WITH_TASKS = 1
 _WITH_RUNS = 2
 """The formats that brought these tables."""
@@ -63,13 +63,7 @@ class Reader:
         limit: int,
     ) -> list[RunRow]:
         """Runs, newest first."""
-        chosen = {
-            "service": service,
-            "timer": timer,
-            "before": _LAST if before is None else before,
-            "limit": limit,
-        }
-        return self._runs(sql("run_list"), chosen)
+        return self._runs(*list_query(service, timer, before, limit))
 
     def run(self, run_id: int) -> RunRow | None:
         """One run."""
@@ -85,7 +79,7 @@ class Reader:
 
     def misses(self, *, timer: str | None = None, limit: int) -> list[MissRow]:
         """Misses, newest first."""
-        found = self._rows(sql("miss_list"), {"timer": timer, "limit": limit})
+        found = self._rows(*misses_query(timer, limit))
         return [msgspec.convert(row, MissRow) for row in found]
 
     def _runs(self, query: str, values: Any = None) -> list[RunRow]:

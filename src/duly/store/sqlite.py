@@ -7,13 +7,14 @@ network mount) needs no restart. The file is never written before it is known to
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import apsw
 import msgspec
@@ -23,6 +24,7 @@ from duly.core.task import Task
 from duly.errors import StoreError, TaskListMismatchError
 from duly.marks import mark
 from duly.store.hold import Hold, Place, place_of
+from duly.store.looking import Onlooker
 from duly.store.protocol import Contents
 from duly.threads import Worker, Works
 
@@ -34,6 +36,14 @@ _FEW = range(1, 51)
 """So many tasks are bound value by value, which takes half the time of JSON; for more SQLite reads JSON."""
 
 _encoded = msgspec.json.Encoder().encode
+
+
+class OnWrite(Protocol):
+    """Who is told of writes. It must not raise."""
+
+    def __call__(self, seconds: float, /, *, is_written: bool) -> object:
+        """Hear of one."""
+        ...
 
 
 class SQLiteStore:
@@ -54,12 +64,15 @@ class SQLiteStore:
         self._vfs = vfs
         self._hold = Hold(self._path, self._name)
         self._worker = Worker(f"duly store {path}") if worker is None else worker
+        self._onlooker = Onlooker(self._path, busy_ms=busy_ms, vfs=vfs) if worker is None else None
         self._connection: apsw.Connection | None = None
         self._files = str(self._path), f"{self._path}-wal"
         self._places: tuple[Place, ...] = ()
         self._scheduler_id = self._new_id = ""
         self._wal_pages = 0
         self._is_open = False
+        self.on_write: OnWrite | None = None
+        """Told, in the writer's thread, how many seconds each write took and whether it was written."""
 
     @property
     def name(self) -> str:
@@ -99,6 +112,15 @@ class SQLiteStore:
         """What *query* finds in the other tables of the file. Raises StoreError."""
         return await self._worker.do(lambda: self._guarded(partial(query, self._connected())))
 
+    async def look(self, query: Callable[[apsw.Connection], T]) -> T:
+        """Like `read`, beside the writer: what takes long keeps nobody from writing. Raises StoreError."""
+        if self._onlooker is None or not self._is_open or self._connection is None:
+            return await self.read(query)
+        try:
+            return await self._onlooker.look(query, self._places)
+        except (apsw.Error, OSError) as error:
+            raise StoreError(store=self.name, reason=_reason(error), cause=error) from error
+
     async def write(self, change: Callable[[apsw.Connection], object]) -> None:
         """Make *change* to the other tables of the file, in one transaction. Raises StoreError."""
         await self._worker.do(partial(self._write, partial(_in_transaction, change)))
@@ -106,11 +128,15 @@ class SQLiteStore:
 
     async def close(self) -> None:
         """Close the file and let go of it."""
+        if self._onlooker is not None:
+            await self._onlooker.close()
         await self._worker.do(self._shut)
         self._worker.end()
 
     async def drop(self) -> None:
         """Let go without another write, as the end of the process would."""
+        if self._onlooker is not None:
+            await self._onlooker.close()
         await self._worker.do(self._abandon)
         self._worker.end()
 
@@ -141,6 +167,17 @@ class SQLiteStore:
             connection.execute(statement, (rows,))
 
     def _write(self, write: Callable[[apsw.Connection], object]) -> None:
+        if (told := self.on_write) is None:
+            self._write_now(write)
+            return
+        begun_s, is_written = time.perf_counter(), False
+        try:
+            self._write_now(write)
+            is_written = True
+        finally:
+            told(time.perf_counter() - begun_s, is_written=is_written)
+
+    def _write_now(self, write: Callable[[apsw.Connection], object]) -> None:
         self._check_in_place()
         connection = self._connected()
         try:

@@ -58,16 +58,31 @@ class SQLiteRows:
         return int(rows[0][0])
 
     async def runs(
-        self, *, service: str | None = None, timer: str | None = None, before: int | None = None, limit: int
+        self,
+        *,
+        service: str | None = None,
+        timer: str | None = None,
+        before: int | None = None,
+        limit: int,
+        with_output: bool = True,
     ) -> list[RunRow]:
         """Runs, newest first."""
-        chosen = {
-            "service": service,
-            "timer": timer,
-            "before": _LAST if before is None else before,
-            "limit": limit,
-        }
-        return _runs(await self._rows(sql("run_list"), chosen))
+        query, values = list_query(service, timer, before, limit, with_output=with_output)
+        return _runs(await self._seen(query, values))
+
+    async def runs_between(self, from_us: Instant, to_us: Instant, limit: int) -> list[RunRow]:
+        """Runs that started then, or before and have not ended; newest first, without their output."""
+        chosen = {"from": from_us, "to": to_us, "limit": limit}
+        return _runs(await self._seen(sql("run_between"), chosen))
+
+    async def trend(self, service: str, *, limit: int) -> list[RunRow]:
+        """The newest runs of a service that have ended, newest first, without their output."""
+        return _runs(await self._seen(sql("run_trend"), {"service": service, "limit": limit}))
+
+    async def counts(self, since_us: Instant, besides: Sequence[int] = ()) -> dict[str | None, int]:
+        """How many runs that started since then ended how; None for those that have not."""
+        chosen = {"since": since_us, "besides": _encoded(besides).decode()}
+        return dict(await self._seen(sql("run_counts"), chosen))
 
     async def run(self, run_id: int) -> RunRow | None:
         """One run."""
@@ -75,7 +90,7 @@ class SQLiteRows:
 
     async def misses(self, *, timer: str | None = None, limit: int) -> list[MissRow]:
         """Misses, newest first."""
-        found = await self._rows(sql("miss_list"), {"timer": timer, "limit": limit})
+        found = await self._rows(*misses_query(timer, limit))
         return [msgspec.convert(row, MissRow) for row in found]
 
     async def open_runs(self) -> list[RunRow]:
@@ -86,17 +101,43 @@ class SQLiteRows:
         """Of each service the newest run that has ended."""
         return {row.service: row for row in _runs(await self._rows(sql("run_last_ends")))}
 
-    async def prune(self, *, oldest_us: Instant, runs: int) -> None:
+    async def prune(self, *, oldest_us: Instant, runs: int, misses: bool = True) -> None:
         """Forget what is too old or too much, but never the newest of each service that has ended."""
 
         def change(connection: apsw.Connection) -> None:
-            for name in ("run_prune", "miss_prune"):
+            for name in ("run_prune", "miss_prune") if misses else ("run_prune",):
                 connection.execute(sql(name), {"oldest": oldest_us, "runs": runs})
 
         await self._store.write(change)
 
     async def _rows(self, query: str, values: Any = None) -> list[Any]:
         return await self._store.read(lambda connection: connection.execute(query, values).fetchall())
+
+    async def _seen(self, query: str, values: Any = None) -> list[Any]:
+        return await self._store.look(lambda connection: connection.execute(query, values).fetchall())
+
+
+def list_query(
+    service: str | None, timer: str | None, before: int | None, limit: int, *, with_output: bool = True
+) -> tuple[str, dict[str, Any]]:
+    """The statement that lists runs, and its values. Each kind has its own, which uses its own index."""
+    values: dict[str, Any] = {
+        "before": _LAST if before is None else before,
+        "limit": limit,
+        "output": with_output,
+    }
+    if service is not None:
+        return sql("run_list_of_service"), {**values, "service": service, "timer": timer}
+    if timer is not None:
+        return sql("run_list_of_timer"), {**values, "timer": timer}
+    return sql("run_list"), values
+
+
+def misses_query(timer: str | None, limit: int) -> tuple[str, dict[str, Any]]:
+    """The statement that lists misses, and its values."""
+    if timer is None:
+        return sql("miss_list"), {"limit": limit}
+    return sql("miss_list_of_timer"), {"timer": timer, "limit": limit}
 
 
 def _runs(rows: Sequence[Any]) -> list[RunRow]:

@@ -52,12 +52,15 @@ class Command:
 def command_of(text: str, shell: str) -> Command:
     """What cron would run for a line's command part."""
     script, stdin = percent_split(text)
+    shell = shell.strip() or "/bin/sh"
     if not script.strip():
         return Command((), needs_shell=False)
     if stdin is not None:
         return Command((shell, "-c", _with_stdin(script, stdin)), needs_shell=True)
     if shell.rpartition("/")[2] in _PLAIN_SHELLS and not uses_shell(script):
-        return Command(tuple(shlex.split(script)), needs_shell=False)
+        argv = tuple(shlex.split(script))
+        if argv[0].strip():  # `""` names no program; what that does is the shell's affair
+            return Command(argv, needs_shell=False)
     return Command((shell, "-c", script), needs_shell=True)
 
 

@@ -44,7 +44,7 @@ CREATE TABLE run (
 CREATE INDEX run_of_service ON run (service, id);
 CREATE INDEX run_of_timer ON run (timer, id) WHERE timer IS NOT NULL;
 CREATE INDEX run_open ON run (id) WHERE ended_us IS NULL;
-CREATE INDEX run_started ON run (started_us);
+CREATE INDEX run_started ON run (started_us, result);
 
 CREATE TABLE miss (
     id     INTEGER PRIMARY KEY,

@@ -1,0 +1,462 @@
+"""The monitor of timers: holds what a daemon tells of them against the contract, while it happens.
+
+It shares no code with what fires them (`timers/`, `core/`, `cron/`): slots come from its own reading of civil
+time, lengths of time from a steady clock, so that neither a stepped clock nor a suspended host looks like a
+fault. It keeps a handful of values for each timer, however long they run. What it cannot know, because it
+happened before it began to watch, it holds against nobody.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from heapq import heappop, heappush
+from typing import Any, NamedTuple, Protocol
+
+from duly.events import Announcer, Event, Listener
+from duly.verify.dues import NEVER_US, face_at, instant_us
+from duly.verify.properties import Tally, Verdict
+from duly.verify.slots import CalendarLike, Slots
+
+TIMER_PROPERTIES: Mapping[str, str] = {
+    "V1": "every slot is fired for or missed within a minute while timers are at work",
+    "V2": "every firing answers a slot, a start-up, an interval, a retry, what was missed, or a person",
+    "V3": "no slot is answered twice",
+    "V4": "no two runs of one target overlap",
+    "V5": "retries come only after an exit code, not before their delay, and not beyond their number",
+}
+
+_SECOND_US = 1_000_000
+_ANSWERED_WITHIN_US = 60 * _SECOND_US
+_TELLING_US = 60 * _SECOND_US
+"""How long a slow store may take between a decision, which is what the contract times, and its event."""
+_TOLERANCE_US = _SECOND_US
+"""Between something and the event that tells of it."""
+_STEP_BACK_US = 5 * 60 * _SECOND_US
+"""A clock set back further than this makes slots count from the new time."""
+
+
+class TimerLike(Protocol):
+    """A timer as declared."""
+
+    @property
+    def id(self) -> str: ...  # noqa: D102
+    @property
+    def target(self) -> str: ...  # noqa: D102
+    @property
+    def persistent(self) -> bool: ...  # noqa: D102
+    @property
+    def on_calendar(self) -> Sequence[CalendarLike]: ...  # noqa: D102
+    @property
+    def on_startup_sec(self) -> float | None: ...  # noqa: D102
+    @property
+    def on_unit_active_sec(self) -> float | None: ...  # noqa: D102
+    @property
+    def retry_intervals_sec(self) -> Sequence[float]: ...  # noqa: D102
+    @property
+    def catch_up_window_sec(self) -> float: ...  # noqa: D102
+
+
+class Declared(NamedTuple):
+    """A timer and the zone of its calendar."""
+
+    timer: TimerLike
+    zone: tzinfo
+
+
+class Finding(NamedTuple):
+    """What is known of one property."""
+
+    property: str
+    verdict: Verdict
+    violated: int
+    checked: int
+    words: str
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What is kept of one timer."""
+
+    declared: Declared
+    slots: Slots
+    answered_us: int
+    """Every slot up to here was answered, or is not asked for."""
+    slot_us: int = NEVER_US
+    """The next one."""
+    noticed_us: int | None = None
+    """Since when, on the steady clock, that slot is known to have come."""
+    last_slot_us: int | None = None
+    """The latest slot that was fired for or missed."""
+    firing_run: int | None = None
+    firing_slot_us: int | None = None
+    has_begun: bool = False
+    """Whether the run of the last firing got a process."""
+    fired_at_us: int | None = None
+    result: str | None = None
+    """How its last run ended; None while it is under way, and before the first."""
+    ended_us: int = 0
+    """When, on the steady clock."""
+    retries: int = 0
+    has_started_up: bool = False
+
+
+@dataclass(slots=True)
+class _Target:
+    """What is kept of one service that timers start."""
+
+    run: int | None = None
+    begun_us: int = 0
+    ended_us: int | None = None
+    """The end of its last run, on the steady clock."""
+
+
+class TimerMonitor:
+    """Watches the timers of a daemon. Give it to the daemon as a listener.
+
+    *declared* answers with the timers at work; it is asked when they change. *listeners* get every
+    `PropertyViolated`.
+    """
+
+    def __init__(
+        self,
+        declared: Callable[[], Iterable[Declared]],
+        listeners: Iterable[Listener] = (),
+        *,
+        steady_us: Callable[[], int] | None = None,
+    ) -> None:
+        self._declared = declared
+        self._announcer = Announcer(listeners, lambda: self._now)
+        self._steady_us = steady_us or (lambda: time.monotonic_ns() // 1_000)
+        self._now = datetime.min.replace(tzinfo=UTC)
+        self._timers: dict[str, _Watched] = {}
+        self._targets: dict[str, _Target] = {}
+        """Every service that some timer starts, or started."""
+        self._ahead: list[tuple[int, str]] = []
+        """The next slots, the earliest first; one that is not its timer's any more is passed over."""
+        self._is_up = False
+        self._is_store_faulty = False
+        self._started_up_us: int | None = None
+        self._tallies = {name: Tally() for name in TIMER_PROPERTIES}
+        self._heard: Mapping[str, Callable[[int, Mapping[str, Any]], None]] = {
+            "SupervisorStarted": self._started_up,
+            "SupervisorStopping": self._went_down,
+            "TimersEnabled": self._went_up,
+            "TimersDisabled": self._went_down,
+            "TimerAdded": self._changed,
+            "TimerOverridden": self._changed,
+            "TimerRemoved": self._removed,
+            "TimerFired": self._fired,
+            "TimerMissed": self._missed,
+            "TimerRunEnded": self._timer_ended,
+            "ServiceRunStarted": self._run_began,
+            "ServiceRunEnded": self._run_ended,
+            "OperatorAction": self._acted,
+            "ClockStepped": self._stepped,
+            "StoreFault": self._store_failed,
+            "StoreRecovered": self._store_recovered,
+        }
+
+    # --- what is known ---
+
+    def findings(self) -> list[Finding]:
+        """What is known of each property so far."""
+        return [
+            Finding(
+                name, self.verdict(name), self._tallies[name].violated, self._tallies[name].checked, words
+            )
+            for name, words in TIMER_PROPERTIES.items()
+        ]
+
+    def verdict(self, name: str) -> Verdict:
+        """What can be said of one property."""
+        tally = self._tallies[name]
+        if tally.violated:
+            return Verdict.VIOLATED
+        return Verdict.HOLDS if tally.checked else Verdict.INCONCLUSIVE
+
+    # --- what is heard ---
+
+    def listener(self, event: Event) -> None:
+        """Take one event."""
+        heard = self._heard.get(event.name)
+        # A slot that comes with this event is not yet late, but may be answered by it.
+        if heard is not None:
+            self._now = event.time
+            heard(instant_us(event.time), event.fields)
+        self.look(event.time)
+
+    __call__ = listener
+
+    def look(self, now: datetime) -> None:
+        """Notice slots that nothing has answered; ask from time to time, for silence is no event."""
+        self._now = now
+        if self._is_up and not self._is_store_faulty:
+            self._notice(instant_us(now), self._steady_us())
+
+    def _started_up(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
+        self._started_up_us = self._steady_us()
+        for timer in self._timers.values():
+            timer.has_started_up = False
+
+    def _went_up(self, now_us: int, _fields: Mapping[str, Any]) -> None:
+        self._is_up = True
+        before, self._timers = self._timers, {}
+        self._ahead.clear()
+        for target in self._targets.values():
+            target.ended_us = None  # intervals now count from a wall time, wherever the clock was set since
+        for declared in self._declared():
+            self._take_up(declared, now_us, before.get(declared.timer.id))
+
+    def _went_down(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
+        self._is_up = False
+        for timer in self._timers.values():
+            timer.result, timer.firing_run, timer.noticed_us = None, None, None
+
+    def _changed(self, now_us: int, fields: Mapping[str, Any]) -> None:
+        """A timer is new, or counts anew from now."""
+        name = fields["timer"]
+        declared = next((each for each in self._declared() if each.timer.id == name), None)
+        if declared is not None and self._is_up:
+            self._take_up(declared, now_us, self._timers.get(name))
+
+    def _take_up(self, declared: Declared, now_us: int, before: _Watched | None) -> None:
+        timer = _Watched(declared, Slots(declared.timer.on_calendar, declared.zone), now_us)
+        if before is not None:
+            timer.has_started_up = before.has_started_up
+            timer.firing_run, timer.fired_at_us = before.firing_run, before.fired_at_us
+            timer.has_begun = before.has_begun
+        self._timers[declared.timer.id] = timer
+        self._targets.setdefault(declared.timer.target, _Target())
+        self._expect(timer)
+
+    def _removed(self, _now_us: int, fields: Mapping[str, Any]) -> None:
+        self._timers.pop(fields["timer"], None)
+
+    def _acted(self, _now_us: int, fields: Mapping[str, Any]) -> None:
+        """A timer that is switched off forgets its retries; switched on again, it has all of them."""
+        timer = self._timers.get(fields["id"] or "")
+        if timer is not None and fields["action"] == "disable":
+            timer.retries = 0
+
+    def _stepped(self, _now_us: int, fields: Mapping[str, Any]) -> None:
+        """After a large step back slots count from the new time, also those that were answered before."""
+        before_us, after_us = _instant(fields["before"]), _instant(fields["after"])
+        if before_us - after_us <= _STEP_BACK_US:
+            return
+        for timer in self._timers.values():
+            timer.last_slot_us = None
+            timer.answered_us = min(timer.answered_us, after_us)
+            self._expect(timer)
+
+    def _store_failed(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
+        """While nothing can be written no timer fires, and that is as it should be."""
+        self._is_store_faulty = True
+        for timer in self._timers.values():
+            timer.noticed_us = None
+
+    def _store_recovered(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
+        self._is_store_faulty = False
+
+    # --- V1: every slot is answered ---
+
+    def _expect(self, timer: _Watched) -> None:
+        slot_us = timer.slots.after(timer.answered_us)
+        if slot_us != timer.slot_us:
+            timer.slot_us, timer.noticed_us = slot_us, None
+            if slot_us < NEVER_US:
+                heappush(self._ahead, (slot_us, timer.declared.timer.id))
+
+    def _answer(self, timer: _Watched, now_us: int) -> None:
+        """Everything up to now is answered."""
+        self._is_store_faulty = False
+        if timer.slot_us <= now_us:
+            self._tallies["V1"].checked += 1
+        timer.answered_us = max(timer.answered_us, now_us)
+        self._expect(timer)
+
+    def _notice(self, now_us: int, steady_us: int) -> None:
+        later: list[tuple[int, str]] = []
+        while self._ahead and self._ahead[0][0] <= now_us:
+            slot_us, name = heappop(self._ahead)
+            timer = self._timers.get(name)
+            if timer is None or timer.slot_us != slot_us:
+                continue
+            if timer.noticed_us is None:
+                timer.noticed_us = steady_us
+            if steady_us - timer.noticed_us <= _ANSWERED_WITHIN_US:
+                later.append((slot_us, name))
+                continue
+            self._tallies["V1"].checked += 1
+            when = face_at(slot_us, timer.declared.zone).isoformat()
+            self._object("V1", timer, f"nothing has answered the slot {when}: no run and no miss")
+            timer.answered_us = max(timer.answered_us, now_us)
+            self._expect(timer)
+        for item in later:
+            heappush(self._ahead, item)
+
+    # --- V2, V3, V5: what is fired and missed ---
+
+    def _fired(self, now_us: int, fields: Mapping[str, Any]) -> None:
+        timer = self._timers.get(fields["timer"])
+        if timer is None:
+            return
+        reason = fields["reason"]
+        due_us = None if fields["scheduledTime"] is None else _instant(fields["scheduledTime"])
+        self._tallies["V2"].checked += 1
+        fault = self._unfounded(timer, reason, due_us, now_us)
+        if fault is not None:
+            self._object("V2", timer, f"it fired for {reason}, but {fault}")
+        is_past = due_us is not None and due_us <= now_us
+        is_slot = reason in {"schedule", "catch-up"} and is_past and timer.slots.has(due_us or 0)
+        if is_slot and not _is_making_up(timer, reason, due_us):
+            self._answer_slot(timer, due_us)
+        if reason == "retry":
+            self._check_retry(timer)
+        timer.retries = timer.retries + 1 if reason == "retry" else 0
+        timer.has_started_up = timer.has_started_up or reason == "startup"
+        timer.firing_run, timer.firing_slot_us = fields["runId"], due_us if is_slot else None
+        timer.has_begun, timer.fired_at_us, timer.result = False, now_us, None
+        self._answer(timer, now_us)
+
+    def _unfounded(self, timer: _Watched, reason: str, due_us: int | None, now_us: int) -> str | None:
+        """Why a firing answers nothing; None if it does."""
+        declared = timer.declared.timer
+        steady_us = self._steady_us()
+        is_ahead = due_us is not None and due_us > now_us + _TOLERANCE_US
+        # A run that was cut off may lie ahead, if the clock was set back before it could be made up for.
+        if is_ahead and reason not in {"trigger", "catch-up"}:
+            return "what it is for has not come yet"
+        if reason == "schedule":
+            if due_us is None or not timer.slots.has(due_us):
+                return "that is no slot of its calendar"
+            is_late = now_us - due_us > _ANSWERED_WITHIN_US + _TELLING_US
+            return "the slot was long past" if is_late else None
+        if reason == "catch-up":
+            return self._not_to_be_made_up(timer, due_us, now_us)
+        if reason == "startup":
+            if declared.on_startup_sec is None:
+                return "it has no start-up trigger"
+            if timer.has_started_up:
+                return "it had done so since start-up"
+            return _too_early(self._started_up_us, declared.on_startup_sec, steady_us, "start-up")
+        if reason == "interval":
+            if declared.on_unit_active_sec is None:
+                return "it has no interval"
+            ended_us = self._targets[declared.target].ended_us
+            return _too_early(ended_us, declared.on_unit_active_sec, steady_us, "the target's last run")
+        return None if reason in {"retry", "trigger"} else "nobody knows such a reason"
+
+    def _not_to_be_made_up(self, timer: _Watched, due_us: int | None, now_us: int) -> str | None:
+        declared = timer.declared.timer
+        if due_us is None:
+            return "it does not say what for"
+        if not declared.persistent:
+            return "it is not persistent"
+        window_us = round(declared.catch_up_window_sec * _SECOND_US)
+        if now_us - due_us > window_us + _TELLING_US:
+            return "what it missed lies outside its window"
+        # The start of a run that was cut off counts as missed; runs of an earlier process are not known here.
+        if timer.slots.has(due_us) or timer.fired_at_us is None or timer.result in {None, "interrupted"}:
+            return None
+        return "that is no slot of its calendar, and no run was cut off"
+
+    def _answer_slot(self, timer: _Watched, slot_us: int | None) -> None:
+        assert slot_us is not None
+        self._tallies["V3"].checked += 1
+        if timer.last_slot_us is not None and slot_us <= timer.last_slot_us:
+            when = face_at(slot_us, timer.declared.zone).isoformat()
+            self._object("V3", timer, f"the slot {when} was answered before")
+        timer.last_slot_us = max(slot_us, timer.last_slot_us or slot_us)
+
+    def _check_retry(self, timer: _Watched) -> None:
+        self._tallies["V5"].checked += 1
+        delays = timer.declared.timer.retry_intervals_sec
+        if timer.result != "exit":
+            self._object("V5", timer, f"it was retried after {timer.result or 'nothing that ended'}")
+        elif timer.retries >= len(delays):
+            self._object("V5", timer, f"it was retried {timer.retries + 1} times, and may be {len(delays)}")
+        else:
+            early = _too_early(timer.ended_us, delays[timer.retries], self._steady_us(), "the failure")
+            if early is not None:
+                self._object("V5", timer, f"it was retried, but {early}")
+
+    def _missed(self, now_us: int, fields: Mapping[str, Any]) -> None:
+        timer = self._timers.get(fields["timer"])
+        if timer is None:
+            return
+        slot_us = _instant(fields["slot"])
+        # One that could not be started after all is first fired and then missed.
+        is_refused = not timer.has_begun and timer.firing_run is not None and slot_us == timer.firing_slot_us
+        if is_refused:
+            timer.firing_run = timer.firing_slot_us = None
+        elif fields["reason"] != "shutdown" and timer.slots.has(slot_us):
+            self._answer_slot(timer, slot_us)
+        self._answer(timer, now_us)
+
+    def _timer_ended(self, _now_us: int, fields: Mapping[str, Any]) -> None:
+        timer = self._timers.get(fields["timer"])
+        if timer is not None and timer.result is None and fields["runId"] == timer.firing_run:
+            self._note_result(timer, fields["result"], self._steady_us())
+
+    def _note_result(self, timer: _Watched, result: str, ended_us: int) -> None:
+        timer.result, timer.ended_us = result, ended_us
+        if result == "success":
+            timer.retries = 0
+
+    # --- V4: runs of a target ---
+
+    def _run_began(self, now_us: int, fields: Mapping[str, Any]) -> None:
+        timer = self._timers.get(fields.get("timer") or "")
+        if timer is not None and fields["runId"] == timer.firing_run:
+            timer.has_begun = True
+            self._answer(timer, now_us)  # a slot between the decision and the start is answered by it
+        target = self._targets.get(fields["service"])
+        if target is None:
+            return
+        self._tallies["V4"].checked += 1
+        if target.run is not None and target.run != fields["runId"]:
+            reason = (
+                f"run {fields['runId']} of {fields['service']} began while run {target.run} was under way"
+            )
+            self._object("V4", timer, reason)
+        target.run, target.begun_us = fields["runId"], self._steady_us()
+
+    def _run_ended(self, _now_us: int, fields: Mapping[str, Any]) -> None:
+        steady_us = self._steady_us()
+        target = self._targets.get(fields["service"])
+        if target is not None and target.run == fields["runId"]:
+            target.run = None
+            # The event may come after the end, when what a process left behind took its time to go.
+            target.ended_us = min(steady_us, target.begun_us + round(fields["duration"] * 1_000))
+        timer = self._timers.get(fields.get("timer") or "")
+        if timer is not None and fields["runId"] == timer.firing_run:
+            self._note_result(timer, fields["result"], steady_us)
+
+    # --- what is told ---
+
+    def _object(self, name: str, timer: _Watched | None, reason: str) -> None:
+        self._tallies[name].violated += 1
+        self._announcer.announce(
+            "PropertyViolated",
+            property=name,
+            taskName=None if timer is None else timer.declared.timer.id,
+            at=self._now.isoformat(),
+            reason=reason,
+        )
+
+
+def _is_making_up(timer: _Watched, reason: str, due_us: int | None) -> bool:
+    """Whether a firing makes up for a run that was cut off, which began exactly at a slot."""
+    return reason == "catch-up" and timer.result == "interrupted" and due_us == timer.fired_at_us
+
+
+def _too_early(since_us: int | None, wait_sec: float, now_us: int, what: str) -> str | None:
+    if since_us is None or now_us - since_us >= wait_sec * _SECOND_US - _TOLERANCE_US:
+        return None
+    passed_s = (now_us - since_us) / _SECOND_US
+    return f"only {passed_s:.1f} of {wait_sec:g} seconds had passed since {what}"
+
+
+def _instant(text: str) -> int:
+    return instant_us(datetime.fromisoformat(text))

@@ -1,0 +1,366 @@
+"""Metrics: what is counted, what is worked out when asked, how many names there are, and both formats."""
+
+import asyncio
+import json
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
+
+from duly import Event, Scheduler
+from duly.errors import StoreError
+from duly.events import LEVELS
+from duly.observe import Metrics
+from duly.store import SQLiteStore
+from duly.testing import VirtualClock
+from tests.world import MINUTE, at
+
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+FINE = {"duration": 1500, "success": True}
+
+
+class Watched:
+    """Metrics at a clock that is set by hand."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now = START
+        self.metrics = Metrics(now=lambda: self.now, timezone=UTC, **options)
+
+    def hear(self, name: str, /, **fields: Any) -> None:
+        """Let an event happen now."""
+        self.metrics.listener(Event(name, LEVELS[name], self.now, fields))
+
+    def run(self, service: str = "backup", result: str = "success", **fields: Any) -> None:
+        """Let a run begin and end now."""
+        told = {"service": service, "runId": 1, "reason": "schedule"} | fields
+        self.hear("ServiceRunStarted", **told, pid=7)
+        self.hear("ServiceRunEnded", **told, result=result, exitCode=0, signal=None, duration=2000)
+
+    def samples(self) -> dict[str, float]:
+        """Every sample by its name and labels, as it stands in the text."""
+        return samples_in(self.metrics.exposition())
+
+
+def samples_in(text: bytes) -> dict[str, float]:
+    found = {}
+    for family in read_text(text.decode()):
+        for sample in family.samples:
+            labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
+            found[f"{sample.name}{{{labels}}}"] = sample.value
+    return found
+
+
+def test_runs_of_tasks() -> None:
+    """A task's runs are counted by cause and result, with their durations and lags."""
+    watched = Watched()
+    due = (START - timedelta(milliseconds=20)).isoformat()
+    watched.hear("TaskRunStarted", taskName="a", scheduledTime=due, actualTime=due, cause="cron")
+    assert watched.samples()["duly_running{kind=task,name=a}"] == 1
+    watched.hear("TaskRunCompleted", taskName="a", **FINE)
+    watched.hear("TaskRunStarted", taskName="a", scheduledTime=due, actualTime=due, cause="interrupted")
+    watched.hear("TaskRunFailed", taskName="a", duration=10, success=False, error="no")
+    told = watched.samples()
+    assert told["duly_runs_total{kind=task,name=a,reason=cron,result=success,timer=}"] == 1
+    assert told["duly_runs_total{kind=task,name=a,reason=interrupted,result=failure,timer=}"] == 1
+    assert told["duly_run_duration_seconds_count{kind=task,name=a}"] == 2
+    assert told["duly_run_duration_seconds_sum{kind=task,name=a}"] == pytest.approx(1.51)
+    assert told["duly_run_duration_seconds_bucket{kind=task,le=0.01,name=a}"] == 1
+    assert told["duly_start_lag_seconds_count{kind=task,name=a}"] == 1, "what was cut off had no due"
+    assert told["duly_start_lag_seconds_sum{kind=task,name=a}"] == pytest.approx(0.02)
+    assert "duly_running{kind=task,name=a}" not in told
+
+
+def test_runs_of_services() -> None:
+    """A service's runs are counted by reason, result and timer; two in flight are two."""
+    watched = Watched()
+    watched.run(timer="nightly")
+    watched.run(result="exit", reason="manual")
+    for run_id in (5, 6):
+        watched.hear("ServiceRunStarted", service="web", runId=run_id, reason="boot", pid=1)
+    told = watched.samples()
+    assert told["duly_runs_total{kind=service,name=backup,reason=schedule,result=success,timer=nightly}"] == 1
+    assert told["duly_runs_total{kind=service,name=backup,reason=manual,result=exit,timer=}"] == 1
+    assert told["duly_running{kind=service,name=web}"] == 2
+    assert told["duly_run_duration_seconds_sum{kind=service,name=backup}"] == 4
+
+
+@pytest.mark.parametrize(
+    ("reason", "counted"), [("schedule", 1), ("interval", 1), ("catch-up", 0), ("trigger", 0)]
+)
+def test_lag_of_timers(reason: str, counted: int) -> None:
+    """What was due at a moment has a lag; what is made up for or asked for has none."""
+    watched = Watched()
+    due = (START - timedelta(seconds=3)).isoformat()
+    watched.hear("TimerFired", timer="t", target="a", reason=reason, scheduledTime=due, runId=1)
+    watched.hear("TimerFired", timer="t", target="a", reason=reason, scheduledTime=None, runId=1)
+    assert watched.samples().get("duly_start_lag_seconds_count{kind=timer,name=t}", 0) == counted
+
+
+def test_time_passes_without_events() -> None:
+    """Seconds since the last success are worked out when asked for; a failure does not reset them."""
+    watched = Watched()
+    watched.run()
+    watched.now += timedelta(minutes=5)
+    watched.run(result="signal")
+    name = "duly_seconds_since_last_success{kind=service,name=backup}"
+    assert watched.samples()[name] == 300
+    later = (START + timedelta(hours=1)).timestamp()
+    assert samples_in(watched.metrics.exposition(later))[name] == 3600
+
+
+def test_successes_from_before() -> None:
+    """A success of an earlier process counts, until there is a newer one."""
+    watched = Watched()
+    name = "duly_seconds_since_last_success{kind=service,name=backup}"
+    assert name not in watched.samples()
+    watched.metrics.succeeded("service", "backup", START - timedelta(hours=2))
+    assert watched.samples()[name] == 7200
+    watched.run()
+    watched.metrics.succeeded("service", "backup", START - timedelta(hours=1))
+    assert watched.samples()[name] == 0
+
+
+def test_next_dues_of_tasks() -> None:
+    """The next due of a task comes from its cron text, the changed one once it was changed."""
+    watched = Watched()
+    watched.hear("TaskAdded", taskName="a", cronExpression="30 * * * *", retryDelayMs=0)
+    watched.hear("TaskScheduled", taskName="b", cronExpression="0 0 1 1 *", retryDelayMs=0)
+    name = "duly_seconds_until_next_due{kind=task,name=a}"
+    told = watched.samples()
+    assert told[name] == 1800
+    assert told["duly_seconds_until_next_due{kind=task,name=b}"] == 364.5 * 86_400
+    new = {"cronExpression": "15 * * * *", "retryDelayMs": 0}
+    watched.hear("TaskOverridden", taskName="a", changeType="cron", oldState=new, newState=new)
+    assert watched.samples()[name] == 900
+    watched.hear("TaskOrphaned", taskName="a", lastExecutionTime=None, schedulerIdentifier="x")
+    assert name not in watched.samples()
+
+
+def test_next_dues_of_timers() -> None:
+    """The next due of a timer is asked of whoever knows; one that has passed is below zero."""
+    watched = Watched(timer_dues=lambda: {"t": START + MINUTE, "late": START - MINUTE})
+    told = watched.samples()
+    assert told["duly_seconds_until_next_due{kind=timer,name=t}"] == 60
+    assert told["duly_seconds_until_next_due{kind=timer,name=late}"] == -60
+
+
+def test_misses_faults_and_violations() -> None:
+    """Misses by reason, faults of the store while they last, and violations by property."""
+    watched = Watched()
+    watched.hear("TimerMissed", timer="t", target="a", reason="overlap", slot="x")
+    watched.hear("StoreFault", error="full")
+    watched.hear("PropertyViolated", property="S1c", taskName="a", at="x", reason="y")
+    told = watched.samples()
+    assert told["duly_misses_total{reason=overlap,timer=t}"] == 1
+    assert told["duly_violations_total{property=S1c}"] == 1
+    assert (told["duly_store_faults_total{}"], told["duly_store_faulty{}"]) == (1, 1)
+    watched.hear("StoreRecovered", error="full")
+    told = watched.samples()
+    assert (told["duly_store_faults_total{}"], told["duly_store_faulty{}"]) == (1, 0)
+
+
+def test_a_write_ends_a_fault() -> None:
+    """A fault that nobody reports the end of is over when something could be written."""
+    watched = Watched()
+    watched.hear("StoreFault", error="full")
+    watched.metrics.store_wrote(0.002, is_written=False)
+    assert watched.samples()["duly_store_faulty{}"] == 1
+    watched.metrics.store_wrote(0.002, is_written=True)
+    told = watched.samples()
+    assert told["duly_store_faulty{}"] == 0
+    assert told["duly_store_write_seconds_count{}"] == 2
+    assert told["duly_store_write_seconds_bucket{le=0.0025}"] == 2
+
+
+def test_names_are_bounded() -> None:
+    """Beyond the limit names share one label, and a removed name makes room."""
+    watched = Watched(most_names=2)
+    for name in ("a", "b", "c", "d"):
+        watched.run(name)
+        watched.hear("ServiceRunStarted", service=name, runId=9, reason="boot", pid=1)
+    told = watched.samples()
+    counted = "duly_runs_total{{kind=service,name={},reason=schedule,result=success,timer=}}"
+    assert [told.get(counted.format(name)) for name in ("a", "b", "c", "other")] == [1, 1, None, 2]
+    measured = "duly_run_duration_seconds_count{{kind=service,name={}}}"
+    assert [told.get(measured.format(name)) for name in ("a", "b", "other")] == [1, None, 3]
+    assert told["duly_running{kind=service,name=other}"] == 2
+    assert not [name for name in told if "since_last_success" in name and "name=other" in name]
+    watched.hear("ConfigurationReloaded", added=[], changed=[], removed=["service a"])
+    watched.run("c")
+    told = watched.samples()
+    assert [told.get(counted.format(name)) for name in ("a", "c")] == [None, 1]
+    assert not [name for name in told if "name=a," in name and "duly_running" not in name]
+
+
+def test_many_names_stay_few() -> None:
+    """Ten thousand made-up names cost as many series as the limit allows."""
+    watched = Watched(most_names=10)
+    for number in range(10_000):
+        watched.run(f"service {number}", timer=f"timer {number}")
+        watched.hear("TimerMissed", timer=f"timer {number}", target="a", reason="overlap", slot="x")
+    assert len(watched.samples()) < 500
+
+
+def test_a_removed_timer_is_forgotten() -> None:
+    """What a removed timer did is not told any more."""
+    watched = Watched()
+    watched.run(timer="t")
+    watched.hear("TimerMissed", timer="t", target="backup", reason="overlap", slot="x")
+    watched.hear("TimerRemoved", timer="t", target="backup")
+    assert not [name for name in watched.samples() if "timer=t" in name]
+
+
+def test_hostile_names() -> None:
+    """Whatever a name holds, the text is one that can be read, and the name comes back."""
+    names = ['"><script>alert(1)</script>', "a\nduly_fake 1", "\\", 'x="y"', "\u202e", "\x1b[31m"]
+    watched = Watched()
+    for name in names:
+        watched.run(name)
+    for accept, read in (("", read_text), (OPENMETRICS, read_openmetrics)):
+        families = read(watched.metrics.exposition(accept=accept).decode())
+        told = [sample for family in families for sample in family.samples]
+        assert {sample.labels["name"] for sample in told if sample.name == "duly_runs_total"} == set(names)
+        assert not [sample for sample in told if sample.name == "duly_fake"]
+
+
+def test_formats() -> None:
+    """Whoever accepts OpenMetrics gets it, anybody else the text that Prometheus has always read."""
+    metrics = Watched().metrics
+    assert metrics.content_type("").startswith("text/plain; version=")
+    assert metrics.content_type(OPENMETRICS).startswith("application/openmetrics-text")
+    assert metrics.exposition(accept=OPENMETRICS).endswith(b"# EOF\n")
+    assert b"# EOF" not in metrics.exposition()
+    [build] = [name for name in samples_in(metrics.exposition()) if name.startswith("duly_build_info")]
+    assert "version=" in build
+
+
+def test_in_a_registry_of_others() -> None:
+    """A program that has a registry tells duly's numbers with its own."""
+    registry = CollectorRegistry()
+    Metrics(registry=registry, now=lambda: START)
+    assert registry.get_sample_value("duly_store_faulty") == 0
+
+
+def test_a_scheduler_that_is_watched() -> None:
+    """The events of a real scheduler become runs, lags and dues."""
+
+    async def scenario() -> dict[str, float]:
+        clock = VirtualClock(at("12:00:30"))
+        metrics = Metrics(now=clock.now, timezone=UTC)
+        scheduler = Scheduler(":memory:", clock=clock, timezone=UTC, listeners=[metrics.listener])
+
+        async def fine() -> None: ...
+
+        async def bad() -> None:
+            raise ValueError
+
+        await scheduler.initialize([("a", "* * * * *", fine, MINUTE), ("b", "* * * * *", bad, MINUTE)])
+        await clock.advance(2 * MINUTE)
+        told = samples_in(metrics.exposition())
+        await scheduler.stop()
+        return told
+
+    told = asyncio.run(scenario())
+    assert told["duly_runs_total{kind=task,name=a,reason=cron,result=success,timer=}"] >= 2
+    assert told["duly_runs_total{kind=task,name=b,reason=cron,result=failure,timer=}"] >= 2
+    assert told["duly_start_lag_seconds_count{kind=task,name=a}"] >= 2
+    assert told["duly_seconds_until_next_due{kind=task,name=a}"] == 30
+    assert told["duly_seconds_since_last_success{kind=task,name=a}"] == 30
+
+
+def test_writes_are_timed(tmp_path: Path) -> None:
+    """Each write of a store is told with its time, one that failed as such."""
+    told: list[tuple[float, bool]] = []
+
+    async def scenario() -> None:
+        store = SQLiteStore(tmp_path / "state.db")
+        store.on_write = lambda seconds, *, is_written: told.append((seconds, is_written))
+        await store.open("id")
+        await store.write(lambda connection: connection.execute("CREATE TABLE t (x)"))
+        with pytest.raises(StoreError):
+            await store.write(lambda connection: connection.execute("nonsense"))
+        await store.close()
+
+    asyncio.run(scenario())
+    assert [is_written for _, is_written in told] == [True, False]
+    assert all(0 < seconds < 60 for seconds, _ in told)
+
+
+# --- the dashboard and the rules ---
+
+
+def known_names() -> set[str]:
+    """The name of every sample there can be."""
+    watched = Watched(timer_dues=lambda: {"t": START})
+    watched.run(timer="t")
+    watched.hear("TimerFired", timer="t", target="a", reason="schedule", scheduledTime=START.isoformat())
+    watched.hear("TimerMissed", timer="t", target="a", reason="overlap", slot="x")
+    watched.hear("PropertyViolated", property="V1", taskName="a", at="x", reason="y")
+    watched.hear("ServiceRunStarted", service="web", runId=2, reason="boot", pid=1)
+    return {name.partition("{")[0] for name in watched.samples()}
+
+
+def used_in(expressions: Iterable[str]) -> set[str]:
+    return {name for text in expressions for name in re.findall(r"\bduly_\w+", text)}
+
+
+def expressions_in(tree: Any) -> list[str]:
+    if isinstance(tree, dict):
+        own = [tree[key] for key in ("expr", "query") if isinstance(tree.get(key), str)]
+        return own + [found for value in tree.values() for found in expressions_in(value)]
+    return [found for item in tree for found in expressions_in(item)] if isinstance(tree, list) else []
+
+
+def text_of(name: str) -> str:
+    return files("duly.observe").joinpath(name).read_text()
+
+
+def test_grafana_asks_for_what_there_is() -> None:
+    """The Grafana dashboard is JSON, its panels do not overlap, and it uses only metrics that exist."""
+    dashboard = json.loads(text_of("grafana.json"))
+    used = used_in(expressions_in(dashboard))
+    assert used
+    assert used <= known_names()
+    cells = [
+        (x, y)
+        for panel in dashboard["panels"]
+        for place in [panel["gridPos"]]
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_alerts_ask_for_what_there_is() -> None:
+    """The rules are YAML as Prometheus wants it, and use only metrics and labels that exist."""
+    [group] = yaml.safe_load(text_of("alerts.yml"))["groups"]
+    rules = group["rules"]
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+    for rule in rules:
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["annotations"]["summary"]
+        assert used_in([rule["expr"]]) <= known_names()
+        assert rule["expr"].count("(") == rule["expr"].count(")")
+    about = {name for rule in rules for name in used_in([rule["expr"]])}
+    assert about >= {"duly_violations_total", "duly_store_faulty", "duly_misses_total"}
+    assert "duly_seconds_since_last_success" in about
+
+
+def test_the_page_lists_every_metric() -> None:
+    """The documentation has a row for each metric, and none for others."""
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    listed = set(re.findall(r"^\| `(duly_\w+)`", page, re.MULTILINE))
+    suffix = re.compile(r"_(bucket|count|sum|created)$")
+    named = {suffix.sub("", name) for name in known_names()}
+    assert listed == {name for name in named if f"{name}_total" not in named}

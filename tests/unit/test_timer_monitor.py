@@ -1,0 +1,329 @@
+"""The monitor of timers, event by event: what each property forbids, and what only looks like it."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from duly import Event
+from duly.config.schema import Calendar, Timer
+from duly.events import LEVELS
+from duly.verify.dues import NEVER_US, instant_us
+from duly.verify.properties import Verdict
+from duly.verify.slots import Slots
+from duly.verify.timers import Declared, TimerMonitor
+
+NOON = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
+HOURLY = (Calendar(minute=(0,)),)
+
+
+class Desk:
+    """A monitor, and events told to it at times set by hand."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("on_calendar", HOURLY)
+        self.definitions = [Timer("t", "job", **options)]
+        self.told: list[Event] = []
+        self.now = NOON
+        self.steady_us = 0
+        self.monitor = TimerMonitor(self.declared, [self.told.append], steady_us=lambda: self.steady_us)
+        self.tell("SupervisorStarted", services=1, duration=0)
+        self.tell("TimersEnabled", timers=1)
+
+    def declared(self) -> list[Declared]:
+        """What is at work."""
+        return [Declared(timer, UTC) for timer in self.definitions]
+
+    def tell(self, name: str, **fields: Any) -> None:
+        """Tell something that happens now."""
+        self.monitor(Event(name, LEVELS[name], self.now, fields))
+
+    def until(self, clock: str) -> None:
+        """Let time pass, with a look each half minute."""
+        end = datetime.fromisoformat(f"2026-01-01 {clock}").replace(tzinfo=UTC)
+        while self.now < end:
+            span = min(timedelta(seconds=30), end - self.now)
+            self.now += span
+            self.steady_us += round(span.total_seconds() * 1_000_000)
+            self.monitor.look(self.now)
+
+    def fire(self, reason: str = "schedule", due: datetime | None = None, run: int = 1) -> None:
+        """Fire, and begin the run."""
+        at = (self.now if due is None else due).isoformat()
+        self.tell("TimerFired", timer="t", target="job", reason=reason, scheduledTime=at, runId=run)
+        self.tell("ServiceRunStarted", service="job", runId=run, reason=reason, timer="t", pid=1)
+
+    def end(self, result: str = "success", run: int = 1) -> None:
+        """End the run."""
+        fields = {"service": "job", "runId": run, "reason": "schedule", "timer": "t", "duration": 1}
+        self.tell("ServiceRunEnded", **fields, result=result)
+        self.tell("TimerRunEnded", timer="t", target="job", runId=run, result=result, duration=1)
+
+    def miss(self, reason: str = "overlap") -> None:
+        """Miss what is due now."""
+        self.tell("TimerMissed", timer="t", target="job", reason=reason, slot=self.now.isoformat())
+
+    def violated(self) -> list[str]:
+        """The properties that were objected to, one for each time."""
+        return [event.fields["property"] for event in self.told]
+
+
+def test_a_good_day() -> None:
+    """Slots that are fired for and missed leave nothing to say; what was not tested stays open."""
+    desk = Desk()
+    desk.until("13:00:00")
+    desk.fire()
+    desk.until("14:00:00")
+    desk.miss()
+    desk.end()
+    desk.until("14:30:00")
+    assert desk.violated() == []
+    verdicts = {finding.property: finding.verdict for finding in desk.monitor.findings()}
+    assert verdicts == dict.fromkeys(("V1", "V2", "V3", "V4"), Verdict.HOLDS) | {"V5": Verdict.INCONCLUSIVE}
+
+
+def test_silence() -> None:
+    """V1: a slot that nothing answers is told once, more than a minute after it came."""
+    desk = Desk()
+    desk.until("13:01:00")
+    assert desk.violated() == []
+    desk.until("13:02:00")
+    desk.until("13:50:00")
+    assert desk.violated() == ["V1"]
+    assert desk.told[0].fields["taskName"] == "t"
+    assert "2026-01-01T13:00:00" in desk.told[0].fields["reason"]
+    assert desk.monitor.verdict("V1") is Verdict.VIOLATED
+
+
+def test_the_next_slot_does_not_answer_the_last() -> None:
+    """V1: being right an hour later does not undo it."""
+    desk = Desk()
+    desk.until("14:00:00")
+    desk.fire()
+    assert desk.violated() == ["V1"]
+
+
+@pytest.mark.parametrize("name", ["TimersDisabled", "SupervisorStopping", "StoreFault"])
+def test_silence_with_a_reason(name: str) -> None:
+    """V1 asks for nothing while timers are off, the supervisor stops, or nothing can be written."""
+    desk = Desk()
+    desk.until("12:59:00")
+    desk.tell(name, error="full")
+    desk.until("15:00:00")
+    assert desk.violated() == []
+
+
+def test_asked_again_after_a_fault() -> None:
+    """V1 asks again, a minute from then, when the store has recovered."""
+    desk = Desk()
+    desk.tell("StoreFault", error="full")
+    desk.until("13:30:00")
+    desk.tell("StoreRecovered", error="full")
+    desk.until("13:31:00")
+    assert desk.violated() == []
+    desk.until("13:32:00")
+    assert desk.violated() == ["V1"]
+
+
+def test_a_clock_that_jumps() -> None:
+    """A slot that a step or a suspend jumped over is late by the steady clock, not by the wall's."""
+    desk = Desk()
+    desk.now += timedelta(hours=5)
+    desk.monitor.look(desk.now)
+    desk.fire("catch-up", due=datetime(2026, 1, 1, 17, tzinfo=UTC))
+    assert desk.violated() == []
+
+
+def test_a_removed_timer() -> None:
+    """Nothing is asked of a timer that is gone."""
+    desk = Desk()
+    desk.tell("TimerRemoved", timer="t", target="job")
+    desk.until("14:30:00")
+    assert desk.violated() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "reason", "due"),
+    [
+        ({}, "schedule", "12:20"),
+        ({}, "schedule", "13:00"),
+        ({}, "schedule", "11:00"),
+        ({}, "startup", "12:30"),
+        ({}, "interval", "12:30"),
+        ({}, "whim", "12:30"),
+        ({"on_startup_sec": 7200}, "startup", "12:30"),
+        ({"persistent": False}, "catch-up", "12:00"),
+        ({"catch_up_window_sec": 60}, "catch-up", "12:00"),
+    ],
+)
+def test_firing_for_nothing(options: dict[str, Any], reason: str, due: str) -> None:
+    """V2: a firing needs a slot that has just come, a trigger that it has, or a miss within its window."""
+    desk = Desk(**options)
+    desk.until("12:30:00")
+    desk.fire(reason, due=datetime.fromisoformat(f"2026-01-01 {due}").replace(tzinfo=UTC))
+    assert "V2" in desk.violated()
+
+
+def test_start_up_comes_once() -> None:
+    """V2: the start-up trigger fires once for each start."""
+    desk = Desk(on_startup_sec=60)
+    desk.until("12:02:00")
+    desk.fire("startup")
+    desk.end()
+    assert desk.violated() == []
+    desk.fire("startup", run=2)
+    assert desk.violated() == ["V2"]
+
+
+def test_an_interval_too_early() -> None:
+    """V2: an interval counts from the end of the target's last run, whoever started it."""
+    desk = Desk(on_unit_active_sec=600)
+    desk.tell("ServiceRunStarted", service="job", runId=8, reason="manual", pid=1)
+    desk.tell("ServiceRunEnded", service="job", runId=8, reason="manual", result="success", duration=0)
+    desk.until("12:10:30")
+    desk.fire("interval")
+    desk.end()
+    assert desk.violated() == []
+    desk.until("12:20:00")
+    desk.fire("interval", run=2)
+    assert desk.violated() == ["V2"]
+
+
+def test_a_slot_answered_twice() -> None:
+    """V3: neither a second firing nor a miss after a run may answer the same slot."""
+    desk = Desk()
+    desk.until("13:00:00")
+    desk.fire()
+    desk.end()
+    desk.fire(run=2)
+    desk.miss()
+    assert desk.violated() == ["V3", "V3"]
+
+
+def test_fired_and_then_missed() -> None:
+    """A firing that could not be started after all is a miss, and that is one answer."""
+    desk = Desk()
+    desk.until("13:00:00")
+    at = desk.now.isoformat()
+    desk.tell("TimerFired", timer="t", target="job", reason="schedule", scheduledTime=at, runId=1)
+    desk.miss()
+    assert desk.violated() == []
+
+
+@pytest.mark.parametrize(("back", "expected"), [(timedelta(hours=1), []), (timedelta(minutes=4), ["V3"])])
+def test_a_clock_set_back(back: timedelta, expected: list[str]) -> None:
+    """After a large step back slots count afresh; after a small one they do not come again."""
+    desk = Desk(on_calendar=(Calendar(),))
+    desk.until("13:00:00")
+    desk.told.clear()
+    desk.fire()
+    desk.end()
+    before, desk.now = desk.now, desk.now - back
+    desk.tell("ClockStepped", before=before.isoformat(), after=desk.now.isoformat())
+    desk.fire(run=2)
+    assert desk.violated() == expected
+
+
+def test_runs_at_once() -> None:
+    """V4: a run of a target may not begin while another is under way."""
+    desk = Desk()
+    desk.until("13:00:00")
+    desk.fire()
+    desk.tell("ServiceRunStarted", service="job", runId=2, reason="manual", pid=2)
+    assert desk.violated() == ["V4"]
+    desk.tell("ServiceRunStarted", service="other", runId=3, reason="manual", pid=2)
+    desk.tell("ServiceRunStarted", service="other", runId=4, reason="manual", pid=2)
+    assert desk.violated() == ["V4"], "others are none of its business"
+
+
+@pytest.mark.parametrize(
+    ("result", "wait", "expected"),
+    [("exit", "13:01:00", []), ("exit", "13:00:30", ["V5"]), ("signal", "13:01:00", ["V5"])],
+)
+def test_retries(result: str, wait: str, expected: list[str]) -> None:
+    """V5: only an exit code is retried, and not before the delay."""
+    desk = Desk(retry_intervals_sec=(60,))
+    desk.until("13:00:00")
+    desk.fire()
+    desk.end(result)
+    desk.until(wait)
+    desk.fire("retry", run=2)
+    assert desk.violated() == expected
+
+
+def test_too_many_retries() -> None:
+    """V5: when the delays are used up there is no more, until a fresh firing gives them back."""
+    desk = Desk(retry_intervals_sec=(60,))
+    desk.until("13:00:00")
+    for run, reason, wait in (
+        (1, "schedule", "13:02:00"),
+        (2, "retry", "13:04:00"),
+        (3, "retry", "14:00:00"),
+    ):
+        desk.fire(reason, run=run)
+        desk.end("exit", run=run)
+        assert desk.violated() == ([] if run < 3 else ["V5"])
+        desk.until(wait)
+    desk.fire(run=4)
+    desk.end("exit", run=4)
+    desk.until("14:02:00")
+    desk.fire("retry", run=5)
+    assert desk.violated() == ["V5"]
+
+
+def test_memory_does_not_grow() -> None:
+    """However long a timer runs, as much is kept of it."""
+    desk = Desk(on_calendar=(Calendar(),))
+    for run in range(3_000):
+        desk.now = desk.now.replace(second=0) + timedelta(minutes=1)
+        desk.steady_us += 60_000_000
+        desk.fire(run=run)
+        desk.end(run=run)
+    assert desk.violated() == []
+    assert len(desk.monitor._ahead) <= 2
+    assert len(desk.monitor._timers) == len(desk.monitor._targets) == 1
+
+
+# --- slots ---
+
+
+def first_slot(zone: str = "UTC", after: str = "2026-01-01 00:00", **fields: Any) -> str:
+    tz = ZoneInfo(zone)
+    at_us = Slots((Calendar(**fields),), tz).after(
+        instant_us(datetime.fromisoformat(after).replace(tzinfo=tz))
+    )
+    if at_us == NEVER_US:
+        return "never"
+    return datetime.fromtimestamp(at_us / 1e6, UTC).astimezone(tz).strftime("%Y-%m-%d %H:%M")
+
+
+def test_day_and_weekday_both_match() -> None:
+    """Unlike in cron, Friday and the 13th is a Friday the 13th."""
+    friday: dict[str, Any] = {"day_of_week": (5,), "day_of_month": (13,), "hour": (0,), "minute": (0,)}
+    assert first_slot(**friday) == "2026-02-13 00:00"
+
+
+def test_days_that_never_come() -> None:
+    """The 30th of February has no slot."""
+    assert first_slot(month=(2,), day_of_month=(30,)) == "never"
+
+
+def test_minutes_that_the_clocks_skip() -> None:
+    """A minute in the gap of spring does not come that day."""
+    spring: dict[str, Any] = {
+        "zone": "Europe/Berlin",
+        "after": "2026-03-29 00:00",
+        "hour": (2,),
+        "minute": (30,),
+    }
+    assert first_slot(**spring) == "2026-03-30 02:30"
+
+
+def test_several_calendars() -> None:
+    """The earliest of all calendars counts, and both have slots."""
+    slots = Slots((Calendar(minute=(10,)), Calendar(minute=(5,))), UTC)
+    noon_us = instant_us(datetime(2026, 1, 1, 12, tzinfo=UTC))
+    assert slots.after(noon_us) == noon_us + 300_000_000
+    assert slots.has(noon_us + 600_000_000)
+    assert not slots.has(noon_us + 601_000_000)
