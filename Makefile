@@ -4,17 +4,21 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 BUDGET ?= 60s
+DEMO ?= examples/daemon
 
-.PHONY: run test test-slow check bench simulate mutants peers guarantees lock clean
+.PHONY: run demo test test-slow check bench simulate mutants peers guarantees lock clean
 
-run: $(READY)  ## a live demo; Ctrl-C ends it, running it again continues the story
+run: $(READY)  ## the daemon with a configuration that shows everything; Ctrl-C ends it, running it again goes on
+	@DULY=$(BIN)/duly sh $(DEMO)/run.sh
+
+demo: $(READY)  ## the library: a table of tasks, live; Ctrl-C ends it, running it again continues the story
 	$(BIN)/duly demo --trace demo.jsonl
 
 test: $(READY)  ## all the tests
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
 test-slow: $(READY)  ## every transition of every zone, 1970-2037
-	$(BIN)/python -m pytest -n auto -m slow
+	$(BIN)/python -m pytest -n auto -m slow -o faulthandler_timeout=3600
 
 check: $(READY)  ## lint, types, import contracts
 	$(BIN)/ruff check .

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import UTC, timedelta, tzinfo
 from typing import Any, NamedTuple
@@ -179,6 +179,25 @@ class FailingShelf(MemoryShelf):
             raise StoreError(store="x", reason="is broken")
 
 
+class HeldShelf(MemoryShelf):
+    """A shelf whose writes wait while it is held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_free = asyncio.Event()
+        self.is_free.set()
+
+    async def replace(self, *, put: Sequence[TimerState], removed: Sequence[int]) -> None:
+        """Write, when free."""
+        await self.is_free.wait()
+        await super().replace(put=put, removed=removed)
+
+    async def save(self, timers: Sequence[TimerState]) -> None:
+        """Write, when free."""
+        await self.is_free.wait()
+        await super().save(timers)
+
+
 class TimerWorld:
     """Everything around the timers of one machine, over several lives of the supervisor."""
 
@@ -212,16 +231,20 @@ class TimerWorld:
         """An instant as the tests write it."""
         return "-" if instant_us is None else datetime_at(instant_us, UTC).strftime("%d %H:%M:%S")
 
-    async def begin(self, *definitions: Timer) -> Timers:
+    async def begin(self, *definitions: Timer, invalid: Collection[str] = ()) -> Timers:
         """Start the supervisor with these timers."""
         self.started_up_us = instant_of(self.clock.now())
-        return await self.open(*definitions, is_start_up=True)
+        return await self.open(*definitions, is_start_up=True, invalid=invalid)
 
-    async def open(self, *definitions: Timer, is_start_up: bool = False) -> Timers:
+    async def open(
+        self, *definitions: Timer, is_start_up: bool = False, invalid: Collection[str] = ()
+    ) -> Timers:
         """Open the gate."""
         self.timers = self._new()
         self.targets.hooks = [self.timers.service_ended]
-        await self.timers.start(definitions, started_up_us=self.started_up_us, is_start_up=is_start_up)
+        await self.timers.start(
+            definitions, started_up_us=self.started_up_us, is_start_up=is_start_up, invalid=invalid
+        )
         await self.rest()
         return self.timers
 

@@ -268,7 +268,7 @@ async def test_fakes_know_the_habits_of_signals() -> None:
 
 
 async def test_environment_is_ours_and_the_declared() -> None:
-    """A child has our environment, what is declared, its run, and nothing of our service manager's."""
+    """A child has our environment, what is declared, its run, and nothing that is meant for us alone."""
     ours = {
         "PATH": os.environ["PATH"],
         "KEPT": "1",
@@ -278,6 +278,8 @@ async def test_environment_is_ours_and_the_declared() -> None:
         "LISTEN_FDS": "1",
         "LISTEN_PID": "1",
         "WATCHDOG_USEC": "1",
+        "DULY_OPERATOR_TOKEN": "secret",
+        "DULY_VIEWER_TOKEN": "secret",
     }
     command = Command(("env",), {"CHANGED": "2", "ADDED": "a=b\nc", "DULY_RUN_ID": "mine"})
     code, text = await told(command, HostProcesses(ours))
@@ -359,6 +361,7 @@ def _files(tmp_path: Path) -> None:
         (("true",), {"X": "x" * 3_000_000}, None, "longer than the system allows"),
         (("true", "a\0b"), {}, None, 'Command "true" cannot be started: it holds a NUL byte'),
         (("true", "\ud800"), {}, None, "text that cannot be encoded"),
+        (("absent",), {"PATH": "/\udcff"}, None, r'Command "absent" is not found in PATH (/\udcff)'),
         (("true",), {"A=B": "1"}, None, "illegal environment variable name"),
         (("true",), {}, "{}/absent", 'The working directory "{}/absent" does not exist'),
         (("true",), {}, "", 'The working directory "" does not exist'),
@@ -384,6 +387,7 @@ async def test_each_refusal_is_one_sentence(
         await processes.start(command, marker="s:1", output=Tail(10))
     assert sentence.replace("{}", here) in raised.value.reason
     assert "\n" not in raised.value.reason
+    assert raised.value.reason.encode()  # text that can be told and kept
     assert descriptors_open() == before
     assert outstanding(asyncio.get_running_loop()) == set()
     assert await told(Command(("true",), {}), processes) == (0, "")

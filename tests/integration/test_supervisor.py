@@ -517,3 +517,16 @@ async def test_unkillable_process_is_told() -> None:
     assert await world.stop() <= 30
     assert world.told("SupervisorStopped")[0][1]["left"] == ["web"]
     assert (await world.runs())[0].ended_us is None
+
+
+async def test_output_of_an_ended_run_is_not_held_in_memory() -> None:
+    """What is shown of a service has its last run without the output, which only the history keeps."""
+    world = world_of()
+    world.processes.script("job", outputs=b"hello\n", lasts=SECOND)
+    await world.start(oneshot("job"))
+    await world.after(1)
+    last = world.view("job").last_run
+    assert last is not None
+    assert (last.result, last.output) == ("success", "")
+    assert [row.output for row in await world.runs("job")] == ["hello\n"]
+    await world.stop()

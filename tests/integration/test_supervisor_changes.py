@@ -397,8 +397,9 @@ async def test_last_ends_and_open_runs_are_taken_over() -> None:
 
 
 async def test_leftover_that_cannot_be_killed_keeps_its_service_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process of an earlier daemon that does not die keeps its service from starting, and no other."""
-    ghost = Leftover(4, 77, 1, 77)
+    """A process of an earlier daemon that does not die keeps its service down until it does, and no other."""
+    ghost, living = Leftover(4, 77, 1, 77), {77}
+    monkeypatch.setattr(adoption, "is_alive", lambda identity: identity.pid in living)
 
     async def in_vain(*_: object, **__: object) -> list[Leftover]:
         return [ghost]
@@ -418,5 +419,12 @@ async def test_leftover_that_cannot_be_killed_keeps_its_service_down(monkeypatch
     with pytest.raises(ServiceError) as refusal:
         await world.supervisor.start_service("web")
     assert refusal.value.kind is Refused.UNKILLABLE
+    await world.history.settled()
+    assert 4 in [row.id for row in await rows.open_runs()]
+    living.clear()
+    assert world.supervisor.target_state("web") == "idle"
+    world.processes.script("web")
+    await world.do(world.supervisor.start_service("web"))
+    assert (world.state("web"), world.supervisor.outcome(4)) == ("running", Result.INTERRUPTED)
     await world.stop()
-    assert [row.id for row in await rows.open_runs()] == [4]
+    assert await rows.open_runs() == []

@@ -309,3 +309,21 @@ async def test_a_minutely_timer_after_a_long_outage() -> None:
     await world.begin(definition)
     assert len(world.runs()) == 1
     assert world.misses == []
+
+
+async def test_what_is_owed_and_cannot_be_written_is_next() -> None:
+    """While the store fails, a run that is owed from before is shown as coming now, not as long ago."""
+    shelf = FailingShelf()
+    world = TimerWorld("12:59:30", shelf=shelf)
+    world.targets.lasts["job"] = HOUR
+    await world.begin(timer(on_calendar=HOURLY))
+    await world.until("13:00:10")
+    await world.crash()
+    opening = asyncio.ensure_future(world.open(timer(on_calendar=HOURLY)))
+    world.events.clear()
+    while not shelf.is_broken:
+        await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
+        shelf.is_broken = world.told("PollingStarted") != []
+    await opening
+    assert world.state().interrupted
+    assert world.next_run() == "01 13:00:10"

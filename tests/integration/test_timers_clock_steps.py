@@ -1,8 +1,25 @@
 """Clock steps and suspend: slots are civil time, the other triggers are lengths of time (SCHEDULER.md 3)."""
 
+import asyncio
 from datetime import timedelta
 
-from tests.timer_world import DAY, EXIT, HOUR, HOURLY, MINUTE, MINUTELY, SECOND, TimerWorld, daily, timer
+import pytest
+
+from duly.instant import SECOND_US, Instant, datetime_at, instant_of
+from tests.timer_world import (
+    DAY,
+    EXIT,
+    HOUR,
+    HOURLY,
+    MINUTE,
+    MINUTELY,
+    SECOND,
+    SUCCESS,
+    HeldShelf,
+    TimerWorld,
+    daily,
+    timer,
+)
 
 
 async def test_slots_jumped_over_are_caught_up_with_once() -> None:
@@ -151,3 +168,36 @@ async def test_a_run_by_hand_after_a_step_back_brings_no_slot_again() -> None:
     await world.until("13:30:00")
     assert [why for _, why in world.runs()] == ["schedule", "trigger"]
     assert world.misses == []
+
+
+@pytest.mark.parametrize("by", [3 * HOUR, -3 * HOUR])
+async def test_a_run_that_ends_in_the_moment_of_a_step(by: timedelta) -> None:
+    """What counts from an end that the new clock has seen is not moved a second time by that step."""
+    shelf = HeldShelf()
+    world = TimerWorld("12:59:30", shelf=shelf)
+    world.targets.lasts["job"] = world.targets.lasts["other"] = DAY
+    await world.begin(
+        timer("own", on_calendar=daily(13), retry_intervals_sec=(600,)),
+        timer("foreign", "other", on_unit_active_sec=600),
+    )
+    await world.targets.by_hand("other")
+    await world.until("13:00:10")
+    shelf.is_free.clear()
+    disabling = asyncio.ensure_future(world.timers.disable("foreign"))  # a write that takes its time
+    await world.rest()
+    world.clock.step(by)
+    world.targets.end("job", EXIT)
+    world.targets.end("other", SUCCESS)
+    await world.rest()
+    shelf.is_free.set()
+    await disabling
+    await world.timers.enable("foreign")
+    now_us = instant_of(world.clock.now())
+    deadlines = world.state("own").retry_at_us, world.timers.next_run_us("foreign")
+    assert deadlines == (now_us + 600 * SECOND_US,) * 2
+    assert world.told("TimerRetryScheduled")[0]["retryAt"] == at_of(world, now_us + 600 * SECOND_US)
+
+
+def at_of(world: TimerWorld, instant_us: Instant) -> str:
+    """An instant as events tell it."""
+    return datetime_at(instant_us, world.zone).isoformat()

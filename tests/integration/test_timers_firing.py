@@ -297,3 +297,15 @@ async def test_short_intervals_leave_room_for_others() -> None:
     await asyncio.wait_for(world.after(SECOND + timedelta(milliseconds=1)), 60)
     assert len(world.runs("other")) == 1
     assert 400 <= len(world.runs()) <= 1001
+
+
+async def test_an_interval_that_is_put_off_leaves_nothing_behind() -> None:
+    """A timer whose target runs every minute for days is on the agenda once; nobody wakes in vain."""
+    world = TimerWorld("12:00:30")
+    world.targets.lasts["job"] = 7 * SECOND
+    await world.begin(timer("a", on_calendar=MINUTELY), timer("b", on_unit_active_sec=3600))
+    await world.after(2 * HOUR)
+    world.events.clear()
+    await world.after(DAY)
+    assert len(world.told("PollStarted")) == 24 * 60
+    assert len(world.timers._book.agenda._instants) < 100

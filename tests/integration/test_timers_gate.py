@@ -256,3 +256,22 @@ async def test_a_run_that_ends_while_the_gate_opens_is_heard_of() -> None:
     await asyncio.wait([opening])
     await world.until("12:02:00")
     assert [when for when, _ in world.runs()] == ["01 12:00:00", "01 12:01:01"]
+
+
+async def test_a_closed_gate_changes_nothing_for_whoever_comes_late() -> None:
+    """Who asks in the moment in which the gate closes is told that it is closed, and no loop begins again."""
+    world = TimerWorld("12:59:30")
+    await world.begin(timer(on_calendar=HOURLY))
+    async with world.timers._poller.writing:
+        asked = [
+            asyncio.ensure_future(call)
+            for call in (world.timers.disable("t"), world.timers.trigger("t"), world.timers.stop())
+        ]
+        await world.rest()
+        world.events.clear()
+    *late, stopped = await asyncio.gather(*asked, return_exceptions=True)
+    assert stopped is None
+    assert [error.kind for error in late if isinstance(error, TimerError)] == [TimerRefusal.OFF] * 2
+    assert "PollingStarted" not in [event.name for event in world.events]
+    with pytest.raises(TimerError, match="switched off"):
+        await world.timers.enable("t")

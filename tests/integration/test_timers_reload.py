@@ -7,13 +7,16 @@ import pytest
 from duly.errors import StoreError
 from duly.timers.errors import TimerError
 from tests.timer_world import (
+    DAY,
     EXIT,
     HOUR,
     HOURLY,
     MINUTE,
     MINUTELY,
     SECOND,
+    SUCCESS,
     FailingShelf,
+    HeldShelf,
     TimerWorld,
     daily,
     names,
@@ -223,3 +226,95 @@ async def test_a_timer_that_comes_back_for_another_target() -> None:
     assert world.runs("other") == [("01 15:00:00", "schedule")]
     assert world.misses == [("t", "01 14:00:00", "overlap")]
     assert world.told("StoreFault") == []
+
+
+async def test_an_end_while_a_list_is_written_moves_the_interval() -> None:
+    """A run by hand that ends during the writing of a reload is what intervals count from afterwards."""
+    shelf = HeldShelf()
+    world = TimerWorld("12:00:30", shelf=shelf)
+    kept = timer(on_unit_active_sec=600)
+    await world.begin(kept)
+    world.targets.lasts["job"] = DAY
+    await world.targets.by_hand("job")
+    await world.rest()
+    shelf.is_free.clear()
+    reloading = asyncio.ensure_future(world.timers.reload([kept, timer("new", on_unit_active_sec=900)]))
+    await world.after(MINUTE)
+    world.targets.end("job", SUCCESS)
+    await world.rest()
+    shelf.is_free.set()
+    await reloading
+    assert (world.next_run(), world.next_run("new")) == ("01 12:11:30", "01 12:16:30")
+
+
+async def test_a_changed_timer_learns_of_an_end_while_the_change_is_written() -> None:
+    """The result of a run that ends during the writing of a change is not lost."""
+    shelf = HeldShelf()
+    world = TimerWorld("12:59:30", shelf=shelf)
+    world.targets.lasts["job"] = DAY
+    await world.begin(timer(on_calendar=HOURLY))
+    await world.until("13:00:10")
+    shelf.is_free.clear()
+    changed = timer(on_calendar=daily(3))
+    reloading = asyncio.ensure_future(world.timers.reload([changed]))
+    await world.rest()
+    world.targets.end("job", EXIT)
+    await world.rest()
+    shelf.is_free.set()
+    await reloading
+    assert (world.state().last_result, world.state().last_exit) == ("exit", 3)
+    await world.crash()
+    await world.begin(changed)
+    assert (world.state().last_result, world.state().interrupted) == ("exit", False)
+
+
+async def test_a_run_of_the_old_target_says_nothing_of_the_new_one() -> None:
+    """A run in flight when the target is changed ends as the old target's; no interval counts from it."""
+    world = TimerWorld("12:59:30")
+    world.targets.lasts["job"] = 10 * MINUTE
+    await world.begin(timer(on_calendar=HOURLY, on_unit_active_sec=600))
+    await world.until("13:00:10")
+    await world.timers.reload([timer(target="other", on_calendar=HOURLY, on_unit_active_sec=600)])
+    await world.until("13:30:00")
+    (told,) = world.told("TimerRunEnded")
+    assert (told["target"], told["result"]) == ("job", "success")
+    assert world.state().last_result == "success"
+    assert world.next_run() == "01 14:00:00"
+
+
+async def test_a_timer_that_is_invalid_for_a_while_keeps_its_state() -> None:
+    """A definition that is broken at a start and mended by a reload finds what was known of its timer."""
+    world = TimerWorld("12:59:30")
+    off, sound = timer("off", on_calendar=HOURLY), timer("sound", on_calendar=HOURLY)
+    cut = timer("cut", "other", on_calendar=HOURLY)
+    await world.begin(off, cut, sound)
+    world.targets.lasts["other"] = DAY
+    await world.timers.disable("off")
+    await world.until("13:00:10")
+    before = dict(world.shelf.records)
+    await world.crash()
+    await world.begin(sound, invalid={"off", "cut"})
+    assert names(world.timers.all()) == ["sound"]
+    assert world.shelf.records == before
+    await world.timers.reload([sound, off], invalid={"cut"})
+    assert not world.state("off").is_enabled
+    assert world.told("TimerRemoved") == []
+    world.runs("other")
+    await world.timers.reload([sound, off, cut])
+    await world.rest()
+    assert world.runs("other") == [("01 13:00:10", "catch-up")]
+    assert sorted(world.shelf.records) == sorted(before)
+
+
+async def test_an_invalid_timer_that_is_taken_out_is_forgotten() -> None:
+    """What was kept for a timer with a broken definition goes when that is removed, and comes back as new."""
+    world = TimerWorld("12:59:30")
+    lost = timer("lost", on_calendar=HOURLY)
+    await world.begin(lost, timer())
+    await world.timers.disable("lost")
+    await world.crash()
+    await world.begin(timer(), invalid={"lost"})
+    await world.timers.reload([timer()])
+    assert [record[1] for record in world.shelf.records.values()] == ["t"]
+    await world.timers.reload([timer(), lost])
+    assert world.state("lost").is_enabled

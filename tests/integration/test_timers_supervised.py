@@ -1,7 +1,7 @@
 """Timers over the real supervisor, with processes in virtual time."""
 
 import asyncio
-from datetime import UTC
+from datetime import UTC, timedelta
 
 from duly.config.schema import Timer
 from duly.events import Announcer
@@ -10,7 +10,7 @@ from duly.supervisor.supervisor import Supervisor
 from duly.timers.face import Timers
 from duly.timers.memory import MemoryShelf
 from duly.timers.targets import Targets
-from tests.supervision import World, oneshot, world_of
+from tests.supervision import World, at, oneshot, world_of
 from tests.timer_world import HOURLY, MINUTELY, timer
 
 
@@ -135,5 +135,20 @@ async def test_the_gate_leaves_the_run_to_the_supervisor() -> None:
     (row,) = await world.runs("job")
     assert (row.result, row.timer) == ("success", "t")
     assert (timers.state("t").last_result, timers.state("t").interrupted) == (None, False)
+    await timers.stop()
+    await world.stop()
+
+
+async def test_an_interval_that_passed_while_a_group_was_ending() -> None:
+    """A job that leaves somebody behind is active until that is gone; an interval that passed is due then."""
+    world = world_of(kill_grace_sec=10)
+    world.processes.script("job", lasts=timedelta(seconds=1), leaves_behind=True)
+    await world.start(oneshot("job"), boot=set())
+    hourly, often = timer("hourly", on_calendar=HOURLY), timer("often", on_unit_active_sec=5)
+    timers = await opened(world, MemoryShelf(), hourly, often)
+    await world.after(3600 + 12)
+    rows = await world.runs("job")
+    assert [row.timer for row in rows] == ["hourly", "often"]
+    assert at(3600 + 11) <= rows[1].started_us < at(3600 + 12)
     await timers.stop()
     await world.stop()

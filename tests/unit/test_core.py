@@ -212,19 +212,57 @@ def test_end_of_time() -> None:
     assert schedule("0 0 1 1 *").due_after(LATEST_US) == NEVER_US
 
 
+_moments = st.none() | st.integers(-3, 3).map(lambda minutes: NOON_US + minutes * MINUTE_US + 1)
+
+
+_flags = st.fixed_dictionaries({"interrupted": st.booleans(), "due_stands": st.booleans()})
+
+
+@given(_moments, _moments, st.integers(0, 30), _flags, st.integers(-4, 4))
+def test_whoever_is_woken_is_owed_a_start(
+    retry_at_us: int | None, last_failure_us: int | None, retry_count: int, flags: Any, minutes: int
+) -> None:
+    """A task needs a look exactly when it is owed a start, so that no look is followed by another at once."""
+    task = msgspec.structs.replace(
+        new_task("2 12 * * *"),
+        retry_at_us=retry_at_us,
+        last_failure_us=last_failure_us,
+        retry_count=retry_count,
+        **flags,
+    )
+    now_us = NOON_US + minutes * MINUTE_US
+    assert (wakes_us(task) <= now_us) == bool(starts_owed([task], now_us))
+    for start in starts_owed([task], now_us):
+        assert wakes_us(start.after) > now_us
+
+
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 50))), st.lists(st.integers(0, 60)))
 def test_agenda_gives_back_what_is_due(added: list[tuple[str, int]], times: list[int]) -> None:
-    """Every name comes back once its instant has come, each once per taking, earliest first."""
+    """Every name comes back once, when the instant given for it last has come, earliest first."""
     agenda = Agenda()
+    left: dict[str, int] = {}
     for name, instant_us in added:
         agenda.add(name, instant_us)
-    left = list(added)
+        if left.get(name) != instant_us:
+            left.pop(name, None)
+            left[name] = instant_us
     for now_us in times:
-        assert agenda.next_us() == min((us for _, us in left), default=None)
-        due = sorted({us for _, us in left if us <= now_us})
-        expected = list(dict.fromkeys(name for us in due for name, at_us in left if at_us == us))
-        assert agenda.take(now_us) == expected
-        left = [(name, us) for name, us in left if us > now_us]
+        assert agenda.next_us() == min(left.values(), default=None)
+        due = sorted((name for name, us in left.items() if us <= now_us), key=lambda name: left[name])
+        assert agenda.take(now_us) == due
+        for name in due:
+            del left[name]
+
+
+def test_agenda_forgets_what_no_longer_holds() -> None:
+    """A name that is moved again and again is on the agenda once, and leaves next to nothing behind."""
+    agenda = Agenda()
+    agenda.add("stays", 5)
+    for instant_us in range(10, 100_000):
+        agenda.add("moves", instant_us)
+    assert len(agenda._instants) < 100
+    assert agenda.take(99_998) == ["stays"]
+    assert agenda.next_us() == 99_999
 
 
 def registration(name: str, cron: str = "0 3 * * *", delay_us: int = DELAY_US) -> Registration:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from duly.verify.formal.formulas import evaluated
-from duly.verify.formal.macros import Signal, since, yesterday
+from duly.verify.formal.scene import Signal, since, yesterday
 from duly.verify.properties import PROPERTIES, Outcome, Verdict
 
 CONFIGS = {

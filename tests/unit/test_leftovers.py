@@ -177,7 +177,7 @@ def test_we_are_no_leftover(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_marker_above_the_last_row_is_of_a_run_that_was_never_written(proc: Proc) -> None:
-    """A number that no row ever had is a leftover; one that had a row which ended, or is no number, is not."""
+    """A number that no row ever had is a leftover; one whose row has ended, or no number at all, is not."""
     proc.add(10, started=500, marker="s:8")
     proc.add(11, started=500, marker="s:7")
     proc.add(12, started=500, marker="other:8")

@@ -180,6 +180,8 @@ def test_views_show_waiting_with_its_reason() -> None:
     """Who waits for others says for whom; who waits to come back says after what."""
     waiting = view_of(simple(), services.waiting(up(), 5), live=None, last=None, held_up_by=("a", "b"))
     assert (waiting.state, waiting.reason) == ("waiting", "waiting for a, b")
+    many = view_of(simple(), services.waiting(up(), 5), live=None, last=None, held_up_by=tuple("abcdefg"))
+    assert many.reason == "waiting for a, b, c, d, e and 2 more"
     backing = services.ended(up(), simple(), EXIT, 5, is_wanted=True)
     view = view_of(simple(), backing, live=None, last=ROW, held_up_by=())
     assert (view.state, view.reason) == ("waiting", "ended (exited with code 3); restarts after 1 s")

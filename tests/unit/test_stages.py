@@ -7,7 +7,7 @@ import pytest
 from duly.config import Service
 from duly.supervisor.ended import Ended, Result
 from duly.supervisor.services import Phase, ServiceState, ended, idle, running, skipped, starting
-from duly.supervisor.stages import Stage, held_up_by, start_order, stop_order, unmet_requirement
+from duly.supervisor.stages import Stage, held_up, start_order, stop_order, unmet_requirement
 
 
 def service(name: str, **options: object) -> Service:
@@ -100,10 +100,8 @@ def test_random_orders(seed: int) -> None:
 def test_held_up_by_relations_or_by_the_stage() -> None:
     """A waiting service names what it waits for: an earlier stage that is not done, or its own relations."""
     order = start_order([service("m", stage=1), service("a"), service("b", after=("a",)), service("c")])
-    assert held_up_by("b", order, {"m", "a", "b", "c"}) == ("m",)
-    assert held_up_by("b", order, {"a", "b", "c"}) == ("a",)
-    assert held_up_by("c", order, {"a", "b", "c"}) == ()
-    assert held_up_by("a service by hand", order, {"m"}) == ()
+    assert held_up(order, {"m", "a", "b", "c"}) == {"m": (), "a": ("m",), "b": ("m",), "c": ("m",)}
+    assert held_up(order, {"a", "b", "c"}) == {"m": (), "a": (), "b": ("a",), "c": ()}
 
 
 FAILED = Ended(Result.EXIT, 3, None, "exited with code 3")

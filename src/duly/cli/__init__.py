@@ -22,11 +22,30 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
+    "check": Entry("duly.cli.check", "check", "Tell everything that is wrong with a configuration."),
+    "completion": Entry("duly.cli.completion", "completion", "Print the completion script of a shell."),
+    "dashboard": Entry("duly.cli.dashboard", "dashboard", "Show a library scheduler's tasks in a browser."),
     "demo": Entry("duly.cli.demo", "demo", "Watch six tasks run, fail, retry and survive."),
+    "disable": Entry("duly.cli.actions", "disable", "Disable a timer at run time."),
+    "enable": Entry("duly.cli.actions", "enable", "Enable a timer at run time."),
     "explain": Entry("duly.cli.explain", "explain", "Say in plain words when a cron expression is due."),
-    "next": Entry("duly.cli.next", "next_firings", "List the next times at which a cron expression is due."),
+    "history": Entry("duly.cli.history", "history", "List what ran, and what did not, newest first."),
+    "import": Entry("duly.cli.import_crontab", "import_group", "Turn a crontab into a duly file."),
+    "init": Entry("duly.cli.init", "init", "Write a commented file to begin with."),
+    "logs": Entry("duly.cli.logs", "logs", "Show the output of a run, live while it runs."),
+    "next": Entry("duly.cli.next", "next_firings", "List the next firings of a timer or a cron expression."),
+    "plan": Entry("duly.cli.plan", "plan", "Show what a changed file would add, change and remove."),
+    "reload": Entry("duly.cli.actions", "reload", "Have the daemon read its file again."),
+    "run": Entry("duly.cli.run", "run", "Run the daemon: supervise services, fire timers."),
+    "services": Entry("duly.cli.services", "services", "List the services and what they are up to."),
+    "simulate": Entry("duly.cli.simulate", "simulate", "Show what would run, on a virtual clock."),
+    "start": Entry("duly.cli.actions", "start", "Start a service now."),
+    "status": Entry("duly.cli.status", "status", "Show how the daemon is, at a glance."),
+    "stop": Entry("duly.cli.actions", "stop", "Stop a service, or the daemon."),
+    "timers": Entry("duly.cli.timers", "timers", "List the timers: last run, next run, result, misses."),
+    "trigger": Entry("duly.cli.actions", "trigger", "Fire a timer by hand."),
     "verify": Entry("duly.cli.verify", "verify", "Check a recorded trace against the model."),
-    "why": Entry("duly.cli.why", "why", "Say why a task ran, or did not run, at a given minute."),
+    "why": Entry("duly.cli.why", "why", "Say why a timer or task ran, or did not, at a given minute."),
 }
 
 

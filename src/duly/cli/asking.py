@@ -27,18 +27,24 @@ class Question:
     zone_name: str
 
 
-def question_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The argument and the options that every cron command has."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Answer with one JSON object."),
-        click.option(
-            "--from", "origin_text", metavar="TIME", help="Count from this ISO time instead of now."
-        ),
-        click.option("--tz", "zone_name", metavar="ZONE", help="An IANA zone; the host's own if not given."),
-        click.argument("expression", nargs=-1, required=True),
-    ):
-        command = option(command)
-    return command
+def question_options(**argument: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options that every cron command has, and its argument, which *argument* says more of."""
+
+    def optioned(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in (
+            click.option("--json", "as_json", is_flag=True, help="Answer with one JSON object."),
+            click.option(
+                "--from", "origin_text", metavar="TIME", help="Count from this ISO time instead of now."
+            ),
+            click.option(
+                "--tz", "zone_name", metavar="ZONE", help="An IANA zone; the host's own if not given."
+            ),
+            click.argument("expression", nargs=-1, required=True, **argument),
+        ):
+            command = option(command)
+        return command
+
+    return optioned
 
 
 def question(
@@ -50,7 +56,7 @@ def question(
     except InvalidCronExpressionError as error:
         raise refused_expression(error, in_pieces=len(words) > 1, as_json=as_json) from error
     zone = zone_called(zone_name, as_json=as_json)
-    return Question(expression, _origin(origin_text, zone, as_json=as_json), str(zone))
+    return Question(expression, origin_of(origin_text, zone, as_json=as_json), str(zone))
 
 
 def zone_called(name: str | None, *, as_json: bool) -> tzinfo:
@@ -63,8 +69,8 @@ def zone_called(name: str | None, *, as_json: bool) -> tzinfo:
         raise refused_zone(name, available_timezones(), as_json=as_json) from error
 
 
-def _origin(text: str | None, zone: tzinfo, *, as_json: bool) -> datetime:
-    """A time without an offset is meant as the clocks of the zone show it."""
+def origin_of(text: str | None, zone: tzinfo, *, as_json: bool) -> datetime:
+    """The time to count from; without an offset it is meant as the clocks of the zone show it."""
     if text is None:
         return HostClock().now().astimezone(zone)
     try:

@@ -23,7 +23,7 @@ _LONGEST_TEXT = 24
 
 
 @click.command("explain")
-@question_options
+@question_options()
 def explain(
     expression: tuple[str, ...], *, zone_name: str | None, origin_text: str | None, as_json: bool
 ) -> None:

@@ -35,6 +35,15 @@ def firings(expression: CronExpression, origin: datetime, count: int) -> list[Fi
     ]
 
 
+def merged(each: list[list[Firing]], count: int) -> list[Firing]:
+    """The first *count* of several lists of firings; those at the same instant are one."""
+    by_instant: dict[datetime, Firing] = {}
+    for row in sorted((row for rows in each for row in rows), key=lambda row: row.ahead):
+        known = by_instant.setdefault(row.local.astimezone(UTC), row)
+        known.notes.extend(note for note in row.notes if note not in known.notes)
+    return list(by_instant.values())[:count]
+
+
 def _until_the_end(expression: CronExpression, moment: datetime) -> Iterator[datetime]:
     while True:
         try:

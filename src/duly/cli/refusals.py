@@ -9,13 +9,10 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import IO, Any
 
 import click
 
-from duly.cron.fields import FIELDS
-from duly.cron.spelling import posix_spelling
 from duly.errors import InvalidCronExpressionError
 
 _LONGEST_FIELD = 40
@@ -24,12 +21,14 @@ _MOST_FIELDS = 8
 
 def printable(text: str) -> str:
     """The text with everything that a terminal would obey, or could not show, in escaped form."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def width(text: str) -> int:
     """How many columns of a terminal the text takes."""
-    return sum(_char_width(char) for char in text)
+    return len(text) if text.isascii() else sum(_char_width(char) for char in text)
 
 
 def _char_width(char: str) -> int:
@@ -68,6 +67,8 @@ class Refusal(click.ClickException):
 
 def refused_expression(error: InvalidCronExpressionError, *, in_pieces: bool, as_json: bool) -> Refusal:
     """The refusal of a cron expression. *in_pieces*: it came as several arguments, not quoted."""
+    from duly.cron.spelling import posix_spelling  # noqa: PLC0415 - not for commands without a cron text
+
     text, field, reason = (error.details[key] for key in ("expression", "field", "reason"))
     better = posix_spelling(text)
     lines = ["", *_marked(text, field)]
@@ -86,6 +87,8 @@ def refused_expression(error: InvalidCronExpressionError, *, in_pieces: bool, as
 
 def _marked(text: str, field: str) -> list[str]:
     """The expression, and a mark under the field that is wrong, or under all of it."""
+    from duly.cron.fields import FIELDS  # noqa: PLC0415 - as above
+
     shown = [_shortened(printable(word)) for word in re.findall(r"[^ \t]+", text)]
     if len(shown) > _MOST_FIELDS:
         shown = [*shown[:_MOST_FIELDS], "…"]
@@ -118,6 +121,8 @@ def refused_zone(name: str, known: Iterable[str], *, as_json: bool) -> Refusal:
 
 def close_zones(name: str, known: Iterable[str]) -> list[str]:
     """The zones that somebody who wrote *name* may have meant, likeliest first, at most three."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake pays for it
+
     wanted = name[:100].strip().replace(" ", "_").lower()
     zones = {zone.lower(): zone for zone in sorted(known)}
     exact = [zones[wanted]] if wanted in zones else []

@@ -1,7 +1,8 @@
-"""`duly why`: why a task ran, or did not run, at a given minute.
+"""`duly why`: why a task or a timer ran, or did not run, at a given minute.
 
-The answer comes from a trace, or less precisely from a store; neither is changed, and a scheduler may be at
-work on both meanwhile. One sentence for people comes first, then what started in that minute and why.
+The answer comes from a trace, or less precisely from a store; of a timer, from the daemon's history. None of
+it is changed, and a scheduler may be at work on it meanwhile. One sentence for people comes first, then what
+started in that minute and why.
 """
 
 import json
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import click
 
 from duly.cli.asking import zone_called
+from duly.cli.finding import Place, config_option, default_config, place_of
 from duly.cli.refusals import Refusal, printable, refused_time
 from duly.cli.remembered import Memory
 from duly.cli.verify import Files
@@ -53,7 +55,7 @@ class Told(NamedTuple):
 
 
 @click.command("why")
-@click.argument("task")
+@click.argument("task", metavar="NAME")
 @click.argument("more_traces", nargs=-1, metavar="")
 @click.option("--at", "at_text", metavar="TIME", help="An ISO time; the latest due if not given.")
 @click.option(
@@ -64,6 +66,8 @@ class Told(NamedTuple):
     "--tz", "zone_name", metavar="ZONE", help="With --store: an IANA zone; the host's if not given."
 )
 @click.option("-n", "--count", type=click.IntRange(1, 10_000), help="List the answers for the N latest dues.")
+@config_option
+@click.option("--socket", "socket_path", metavar="PATH", envvar="DULY_SOCKET", help="The daemon's socket.")
 @click.option("--json", "as_json", is_flag=True, help="Answer with one JSON object.")
 def why(
     *,
@@ -74,18 +78,29 @@ def why(
     store: str | None,
     zone_name: str | None,
     count: int | None,
+    config_path: str | None,
+    socket_path: str | None,
     as_json: bool,
 ) -> None:
-    """Say why TASK ran, or did not run, at a given minute.
+    """Say why the timer or task NAME ran, or did not run, at a given minute.
 
     A time without an offset is meant as the clocks of the zone show it.
 
+    \b
+        duly why backup --at 2026-03-29T02:30
+        duly why backup -c duly.toml -n 10
         duly why backup --at 2026-03-29T02:30 --trace trace.jsonl.1 trace.jsonl
-
         duly why backup --store state.db -n 10
 
-    Without --trace and --store, trace.jsonl in the current directory is read, or else state.db.
-    """
+    With --trace or --store it is about a task of a scheduler; with --config or --socket, about a timer of a
+    daemon. With none of them it is about the timer NAME of duly.toml or duly.py in the current directory, if
+    there is one; else about a task, and trace.jsonl is read, or else state.db.
+    """  # noqa: D301 (click's mark for lines to keep)
+    if not traces and store is None and not more_traces:
+        place = _place_of_timer(task, config_path, socket_path, as_json=as_json)
+        if place is not None:
+            _answer_for_timer(place, task, at_text, zone_name, count=count, as_json=as_json)
+            return
     files, store = _sources((*traces, *(more_traces if traces else ())), store, more_traces, as_json=as_json)
     at = _moment(at_text, as_json=as_json)
     with _refusals(as_json=as_json):
@@ -98,6 +113,30 @@ def why(
         else:
             told = _from_store(Path(store), task, at, count, zone_called(zone_name, as_json=as_json))
     _print(told, is_list=count is not None, as_json=as_json)
+
+
+def _place_of_timer(
+    name: str, config_path: str | None, socket_path: str | None, *, as_json: bool
+) -> Place | None:
+    """Where the daemon is that it is about; None if it is about a task."""
+    if config_path is not None or socket_path is not None:
+        return place_of(config_path, socket_path, as_json=as_json)
+    if default_config() is None:
+        return None
+    from duly.cli.timer_why import default_place_with  # noqa: PLC0415 - not for tasks
+
+    return default_place_with(name)
+
+
+def _answer_for_timer(
+    place: Place, name: str, at_text: str | None, zone_name: str | None, *, count: int | None, as_json: bool
+) -> None:
+    if zone_name is not None:
+        message = "--tz is for --store only: a timer's zone is in its configuration"
+        raise _refused("unused_option", message, as_json=as_json)
+    from duly.cli.timer_why import why_timer  # noqa: PLC0415 - not for tasks
+
+    why_timer(place, name, _moment(at_text, as_json=as_json), count, as_json=as_json)
 
 
 # --- what is asked ---

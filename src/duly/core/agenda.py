@@ -2,26 +2,36 @@
 
 Tasks are kept in buckets by the instant at which they next need a look, and a heap orders the distinct
 instants. A minute in which ten thousand tasks are due is one heap entry; an idle minute costs nothing.
-Entries are never searched for or removed: one that no longer holds is harmless, because whoever is handed
-a task decides anew whether it is owed anything.
+A task stands on it once: a new instant takes the place of the old one, so that nobody is woken for what no
+longer holds, and a task that is moved every minute for years leaves nothing behind.
 """
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from duly.instant import Instant
+
+_VACANT_KEPT = 64
+"""Instants at which nobody waits any more stay on the heap, up to this many and as many as the others."""
 
 
 class Agenda:
     """Task names by the instant at which they next need a look."""
 
-    __slots__ = ("_buckets", "_instants")
+    __slots__ = ("_buckets", "_instants", "_places")
 
     def __init__(self) -> None:
         self._buckets: dict[Instant, dict[str, None]] = {}
         self._instants: list[Instant] = []
+        self._places: dict[str, Instant] = {}
 
     def add(self, name: str, instant_us: Instant) -> None:
-        """Have *name* looked at when *instant_us* has come."""
+        """Have *name* looked at when *instant_us* has come, and not at the instant given before."""
+        place_us = self._places.get(name)
+        if place_us == instant_us:
+            return
+        if place_us is not None:
+            self._vacate(name, place_us)
+        self._places[name] = instant_us
         bucket = self._buckets.get(instant_us)
         if bucket is None:
             self._buckets[instant_us] = {name: None}
@@ -29,13 +39,27 @@ class Agenda:
         else:
             bucket[name] = None
 
+    def _vacate(self, name: str, place_us: Instant) -> None:
+        bucket = self._buckets[place_us]
+        del bucket[name]
+        if bucket:
+            return
+        del self._buckets[place_us]
+        if len(self._instants) > 2 * len(self._buckets) + _VACANT_KEPT:
+            self._instants = list(self._buckets)
+            heapify(self._instants)
+
     def next_us(self) -> Instant | None:
         """The earliest instant at which there is something to look at."""
+        while self._instants and self._instants[0] not in self._buckets:
+            heappop(self._instants)
         return self._instants[0] if self._instants else None
 
     def take(self, now_us: Instant) -> list[str]:
-        """The names whose instant has come, each once, earliest first; they are then off the agenda."""
-        names: dict[str, None] = {}
+        """The names whose instant has come, earliest first; they are then off the agenda."""
+        names: list[str] = []
         while self._instants and self._instants[0] <= now_us:
-            names.update(self._buckets.pop(heappop(self._instants)))
-        return list(names)
+            names += self._buckets.pop(heappop(self._instants), ())
+        for name in names:
+            del self._places[name]
+        return names

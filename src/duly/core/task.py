@@ -214,4 +214,6 @@ def wakes_us(task: Task) -> Instant:
     """The instant at which the task next needs a look, if nothing else happens to it."""
     if task.interrupted or task.due_stands:
         return EARLIEST_US
+    if task.retry_at_us is None:
+        return task.due_us
     return min(task.due_us, retry_ready_us(task))

@@ -34,6 +34,7 @@ class Book(Generic[T]):
     def __init__(self, zone: tzinfo, rules: Rules[T]) -> None:
         self.zone = zone
         self._rules = rules
+        self._wakes_us = rules.wakes_us
         self.entries: dict[str, Entry[T]] = {}
         self.departed: dict[str, Run[T]] = {}
         """Runs in flight of tasks that are no longer registered."""
@@ -141,7 +142,7 @@ class Book(Generic[T]):
         self.agenda = Agenda()
         self.ready.clear()
         for name, entry in self.entries.items():
-            self.agenda.add(name, self._rules.wakes_us(entry.task))
+            self.agenda.add(name, self._wakes_us(entry.task))
 
     def change(self, entry: Entry[T], task: T) -> None:
         """Note that a task has become *task*, and that this is to be written."""
@@ -150,7 +151,7 @@ class Book(Generic[T]):
 
     def look_at(self, entry: Entry[T]) -> None:
         """Have a task looked at when it next needs it, which may be at once."""
-        self.agenda.add(entry.task.name, self._rules.wakes_us(entry.task))
+        self.agenda.add(entry.task.name, self._wakes_us(entry.task))
 
     def step(self, step: Step) -> None:
         """Account for a clock that was stepped."""

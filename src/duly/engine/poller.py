@@ -224,6 +224,10 @@ class Poller(Generic[T]):
                 self._book.look_at(entry)
         self._since_step.clear()
 
+    def unaccounted_us(self) -> int:
+        """How far the clock was set by steps of which the book does not know yet."""
+        return sum(step.after_us - step.before_us for step in self._since_step if isinstance(step, Step))
+
     def _room(self) -> int | None:
         """How many more runs may start; None when there is no limit."""
         if self._max_concurrent_runs is None:
@@ -319,6 +323,8 @@ class Poller(Generic[T]):
             self._book.part_from(run, lambda task: self._rules.ended(task, run, error))
         else:
             entry.run = None
+            if self._since_step:
+                run.ahead_us = self.unaccounted_us()
             task = self._rules.ended(entry.task, run, error)
             self._book.change(entry, task)
             self._book.look_at(entry)

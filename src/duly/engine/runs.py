@@ -37,6 +37,8 @@ class Run(Generic[T]):
     """When its callback was called."""
     ended_us: Instant = 0
     """When its callback returned or raised."""
+    ahead_us: int = 0
+    """How far the clock was set before that end, by steps of which its item is yet to be told."""
     is_superseded: bool = False
     """Its task was overridden or removed since: its end arms no retry and sets no times."""
     is_timed_out: bool = False

@@ -20,13 +20,9 @@ class TaskRules:
         """The starts that *tasks* are owed at *now_us*."""
         return Look(starts_owed(tasks, now_us))
 
-    def wakes_us(self, task: Task) -> Instant:
-        """When the task next needs a look."""
-        return wakes_us(task)
-
-    def called(self, task: Task, now_us: Instant) -> Task:
-        """The task at the moment its callback is called."""
-        return called(task, now_us)
+    # The functions themselves: these two are asked several times for each run.
+    wakes_us = staticmethod(wakes_us)
+    called = staticmethod(called)
 
     def ended(self, task: Task, run: Run[Task], error: BaseException | None) -> Task:
         """What the end of *run* makes of its task."""

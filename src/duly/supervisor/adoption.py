@@ -1,11 +1,11 @@
 """Adoption: what becomes of runs that a dead daemon left without an end.
 
 Their processes, if any live, are ended before anything starts; the runs themselves are over and count as
-interrupted. A process that cannot even be killed keeps its run open and its service from being started: two
-of it at once would be worse than none of the new.
+interrupted. A process that cannot even be killed keeps its run open and its service from being started, until
+it has died after all: two of it at once would be worse than none of the new.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -13,19 +13,36 @@ import msgspec
 
 from duly.clock import Watchable
 from duly.events import Announcer
-from duly.instant import instant_of
+from duly.instant import Instant, instant_of
 from duly.store.history import RunRow
 from duly.supervisor.ended import Result
-from duly.supervisor.leftovers import Leftover, end_leftovers, leftovers
+from duly.supervisor.leftovers import Leftover, end_leftovers, is_alive, leftovers
+from duly.supervisor.procfs import Identity, boot_id
 from duly.threads import Worker
+
+
+class Ghost(NamedTuple):
+    """A run of an earlier daemon whose processes were killed and did not die."""
+
+    row: RunRow
+    processes: tuple[Identity, ...]
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether they have died at last."""
+        return not any(is_alive(process) for process in self.processes)
+
+    def ended(self, now_us: Instant) -> RunRow:
+        """The row of that run, ended."""
+        return _ended(self.row, now_us, was_alive=True)
 
 
 class Adoption(NamedTuple):
     """What became of the runs that were open."""
 
     ended: list[RunRow]
-    haunted: Mapping[str, int]
-    """Services of which a process lives on, and its pid."""
+    haunted: dict[str, Ghost]
+    """Services of which a process lives on."""
     last_id: int
     """The highest number of a run that a process was found to carry; 0 for none."""
 
@@ -41,27 +58,22 @@ async def adopted(
 ) -> Adoption:
     """End what is left of *rows*, and of runs above *last_id*, which have none; the same rows, ended."""
     look = partial(leftovers, rows, scheduler_id=scheduler_id, last_id=last_id)
-    found = _pids(await _found(look))
+    found = _by_run(await _found(look))
     services = {row.id: row.service for row in rows}
     for run_id in [*services, *sorted(found.keys() - services)]:
-        pids, service = found.get(run_id, []), services.get(run_id)
+        pids, service = [each.pid for each in found.get(run_id, [])], services.get(run_id)
         announcer.announce("LeftoverFound", service=service, runId=run_id, isAlive=bool(pids), pids=pids)
     left: list[Leftover] = []
     if found:
         left = await end_leftovers(rows, clock, scheduler_id=scheduler_id, last_id=last_id, grace_s=grace_s)
-    alive = _pids(left)
+    alive, boot = _by_run(left), boot_id()
     now_us = instant_of(clock.now())
-    ended = [
-        msgspec.structs.replace(
-            row,
-            ended_us=now_us,
-            result=Result.INTERRUPTED.value,
-            message=_message(was_alive=row.id in found),
-        )
+    ended = [_ended(row, now_us, was_alive=row.id in found) for row in rows if row.id not in alive]
+    haunted = {
+        row.service: Ghost(row, tuple(Identity(each.pid, each.started, boot) for each in alive[row.id]))
         for row in rows
-        if row.id not in alive
-    ]
-    haunted = {row.service: alive[row.id][0] for row in rows if row.id in alive}
+        if row.id in alive
+    }
     return Adoption(ended, haunted, max(found, default=0))
 
 
@@ -73,11 +85,16 @@ async def _found(look: Callable[[], list[Leftover]]) -> list[Leftover]:
         worker.end()
 
 
-def _pids(found: Sequence[Leftover]) -> dict[int, list[int]]:
-    pids: dict[int, list[int]] = {}
+def _by_run(found: Sequence[Leftover]) -> dict[int, list[Leftover]]:
+    runs: dict[int, list[Leftover]] = {}
     for leftover in found:
-        pids.setdefault(leftover.run_id, []).append(leftover.pid)
-    return pids
+        runs.setdefault(leftover.run_id, []).append(leftover)
+    return runs
+
+
+def _ended(row: RunRow, now_us: Instant, *, was_alive: bool) -> RunRow:
+    message, result = _message(was_alive=was_alive), Result.INTERRUPTED.value
+    return msgspec.structs.replace(row, ended_us=now_us, result=result, message=message)
 
 
 def _message(*, was_alive: bool) -> str:

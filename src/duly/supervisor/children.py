@@ -19,9 +19,19 @@ from dataclasses import dataclass
 from duly.supervisor.procfs import MARKER, Identity, identity_of
 
 _NOT_INHERITED = frozenset(
-    {"NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC", "WATCHDOG_PID", MARKER}
+    {
+        "NOTIFY_SOCKET",
+        "LISTEN_FDS",
+        "LISTEN_PID",
+        "LISTEN_FDNAMES",
+        "WATCHDOG_USEC",
+        "WATCHDOG_PID",
+        "DULY_OPERATOR_TOKEN",
+        "DULY_VIEWER_TOKEN",
+        MARKER,
+    }
 )
-"""What the service manager above us told us, and nobody else."""
+"""What the service manager above us told us, and nobody else: also the keys to our own dashboard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +44,14 @@ class Command:
 
 
 class SpawnError(Exception):
-    """A process could not be started; `reason` says why, in one sentence."""
+    """A process could not be started; `reason` says why, in one sentence.
+
+    It may name paths, and those may hold bytes that are no text; it is told everywhere, so they are escaped.
+    """
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+        self.reason = reason.encode(errors="backslashreplace").decode()
+        super().__init__(self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +235,7 @@ class Brood:
 
     @contextmanager
     def spawning(self) -> Iterator[Callable[[int], None]]:
-        """Announce a spawn; call the answer with the pid it made."""
+        """Announce a spawn; call the answer with the pid it made, if the child is to be ours after it too."""
         self._unborn += 1
         try:
             yield self._pids.add

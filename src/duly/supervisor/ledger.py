@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Literal
 
+import msgspec
+
 from duly.errors import StoreError
 from duly.events import Announcer, described, tell_operator
 from duly.instant import Instant, milliseconds
@@ -50,7 +52,7 @@ class Ledger:
     async def recorded(self) -> None:
         """Return once what was told so far is on disk, or could not be written.
 
-        A process that is made after that is found by the next daemon, with its service, whenever we are killed.
+        A process that is made after that is found by the next daemon, with its service, whenever we die.
         """
         with suppress(StoreError):  # the history has told of it, and tries again
             await self._history.settled()
@@ -86,7 +88,7 @@ class Ledger:
     def _remember(self, row: RunRow) -> None:
         before = self._last.get(row.service)
         if before is None or before.id <= row.id:
-            self._last[row.service] = row
+            self._last[row.service] = msgspec.structs.replace(row, output="")
         if row.result is not None:
             self._note_outcome(row.id, Result(row.result), row.timer)
 

@@ -70,16 +70,16 @@ def _relations(service: Service, ids: Collection[str]) -> set[str]:
     return {name for name in (*service.after, *service.requires) if name in ids and name != service.id}
 
 
-def held_up_by(service_id: str, order: Sequence[Stage], unsettled: Collection[str]) -> tuple[str, ...]:
-    """Those that a service waits for just now: of its own relations, or else whatever holds up its stage."""
-    earlier: list[str] = []
+def held_up(order: Sequence[Stage], unsettled: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """For each service what it waits for just now: what holds up its stage, or else its own relations."""
+    found: dict[str, tuple[str, ...]] = {}
+    earlier: tuple[str, ...] = ()
     for stage in order:
-        place = next((place for place in stage.places if place.service.id == service_id), None)
-        if place is not None:
+        for place in stage.places:
             own = tuple(name for name in place.waits_for if name in unsettled)
-            return tuple(earlier) or own
-        earlier += [place.service.id for place in stage.places if place.service.id in unsettled]
-    return ()
+            found[place.service.id] = earlier or own
+        earlier += tuple(place.service.id for place in stage.places if place.service.id in unsettled)
+    return found
 
 
 def unmet_requirement(

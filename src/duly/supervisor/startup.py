@@ -16,7 +16,7 @@ from duly.supervisor.ended import Reason
 from duly.supervisor.keeper import Keeper
 from duly.supervisor.pauses import Pauses
 from duly.supervisor.services import Phase
-from duly.supervisor.stages import Place, Stage, held_up_by, start_order, unmet_requirement
+from duly.supervisor.stages import Place, Stage, held_up, start_order, unmet_requirement
 
 
 class Startup:
@@ -41,10 +41,10 @@ class Startup:
         for service in chosen:
             keepers[service.id].wait()
 
-    def held_up_by(self, service_id: str) -> tuple[str, ...]:
-        """Those that a service waits for just now."""
+    def held_up(self) -> dict[str, tuple[str, ...]]:
+        """For each service those that it waits for just now."""
         unsettled = {name for name, settled in self._settled.items() if not settled.is_set()}
-        return held_up_by(service_id, self._order, unsettled)
+        return held_up(self._order, unsettled)
 
     async def perform(self) -> None:
         """Bring all of them up."""

@@ -7,7 +7,7 @@ another's, and no exception of one ends the supervisor. It knows nothing of time
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
@@ -17,7 +17,7 @@ from duly.config.schema import Service, Settings
 from duly.events import Announcer
 from duly.instant import Instant, milliseconds
 from duly.store.history import History
-from duly.supervisor.adoption import adopted
+from duly.supervisor.adoption import Ghost, adopted
 from duly.supervisor.ended import Ended, Reason, Result
 from duly.supervisor.errors import Refused, ServiceError, SupervisorStoppingError
 from duly.supervisor.execution import Cut, Execution, Means
@@ -27,7 +27,6 @@ from duly.supervisor.output import Tail
 from duly.supervisor.pauses import Pauses
 from duly.supervisor.process import Processes
 from duly.supervisor.reloading import Turn, turn_of
-from duly.supervisor.services import Phase
 from duly.supervisor.shutdown import Shutdown, take_down
 from duly.supervisor.startup import Startup
 from duly.supervisor.views import ServiceView, view_of
@@ -62,8 +61,8 @@ class Supervisor:
         self._calls: set[asyncio.Task[Any]] = set()
         self._startup: Startup | None = None
         self._stopping: asyncio.Task[None] | None = None
-        self._haunted: Mapping[str, int] = {}
-        """Services of which an earlier daemon's process lives on and cannot be killed, and its pid."""
+        self._haunted: dict[str, Ghost] = {}
+        """Services of which an earlier daemon's process lives on and cannot be killed."""
         self.started_up_us: Instant | None = None
         """When start-up was complete; moved along when the wall clock is set."""
 
@@ -180,10 +179,11 @@ class Supervisor:
         self._announcer.announce("SupervisorStarted", services=len(services), duration=duration)
 
     async def _bring_up(self, chosen: Sequence[Service], returning: Collection[str] = ()) -> None:
-        able = [service for service in chosen if service.id not in self._haunted]
+        able = [service for service in chosen if not self._is_haunted(service.id)]
         self._startup = Startup(able, self._keepers, self._pauses, self._announcer, returning=returning)
         for service in chosen:
-            if (pid := self._haunted.get(service.id)) is not None:
+            if (ghost := self._haunted.get(service.id)) is not None:
+                pid = ghost.processes[0].pid
                 self._keepers[service.id].skip(f"process {pid} of an earlier run cannot be killed")
         try:
             await self._startup.perform()
@@ -312,9 +312,17 @@ class Supervisor:
             raise ServiceError(Refused.DISABLED, service_id)
         if keeper.is_active:
             raise ServiceError(Refused.ACTIVE, service_id)
-        if service_id in self._haunted:
+        if self._is_haunted(service_id):
             raise ServiceError(Refused.UNKILLABLE, service_id)
         return keeper
+
+    def _is_haunted(self, service_id: str) -> bool:
+        ghost = self._haunted.get(service_id)
+        if ghost is None or not ghost.is_gone:
+            return ghost is not None
+        del self._haunted[service_id]
+        self._ledger.close(ghost.ended(self._pauses.now_us()))
+        return False
 
     # --- what is known ---
 
@@ -323,7 +331,7 @@ class Supervisor:
         keeper = self._keepers.get(service_id)
         if keeper is None:
             return "missing"
-        if keeper.is_active or keeper.is_leaving or service_id in self._haunted:
+        if keeper.is_active or keeper.is_leaving or self._is_haunted(service_id):
             return "active"
         return "idle" if keeper.service.enabled else "disabled"
 
@@ -341,15 +349,15 @@ class Supervisor:
 
     def views(self) -> list[ServiceView]:
         """Every service, in the order of declaration."""
-        return [self._view_of(keeper) for keeper in self._keepers.values()]
+        held_up = {} if self._startup is None else self._startup.held_up()
+        return [self._view_of(keeper, held_up.get(name, ())) for name, keeper in self._keepers.items()]
 
-    def _view_of(self, keeper: Keeper) -> ServiceView:
+    def _view_of(self, keeper: Keeper, held_up_by: tuple[str, ...]) -> ServiceView:
         name, state = keeper.service.id, keeper.state
-        is_waiting = self._startup is not None and state.phase is Phase.WAITING
         return view_of(
             keeper.service,
             state,
             live=self._ledger.row_of(state.run_id),
             last=self._ledger.last_of(name),
-            held_up_by=self._startup.held_up_by(name) if is_waiting and self._startup is not None else (),
+            held_up_by=held_up_by,
         )

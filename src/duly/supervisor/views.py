@@ -61,10 +61,19 @@ def view_of(
         stage=service.stage,
         state=_SHOWN[state.phase],
         since_us=state.since_us,
-        reason=f"waiting for {', '.join(held_up_by)}" if is_held_up else state.reason,
+        reason=f"waiting for {_listed(held_up_by)}" if is_held_up else state.reason,
         pid=None if live is None else live.pid,
         run_id=state.run_id,
         restarts=state.restarts,
         restart_at_us=state.restart_at_us,
         last_run=live or last,
     )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    """Names for a sentence, the first few: hundreds may hold up hundreds."""
+    more = len(names) - _MOST_NAMED
+    return f"{', '.join(names[:_MOST_NAMED])} and {more} more" if more > 0 else ", ".join(names)
+
+
+_MOST_NAMED = 5

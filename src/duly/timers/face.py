@@ -8,7 +8,7 @@ supervisor: what comes due meanwhile is missed, and what is cut off is remembere
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import tzinfo
 from typing import Any, Protocol
@@ -30,11 +30,20 @@ from duly.timers.calendar import CalendarShelf
 from duly.timers.dues import Miss, next_run_us
 from duly.timers.errors import TimerError, TimerRefusal
 from duly.timers.reconciliation import Reconciliation, Surroundings, found, reconciled
-from duly.timers.record import Declared, TimerRecordError, name_in, record_of, row_from, state_from, text_of
+from duly.timers.record import (
+    Declared,
+    Row,
+    TimerRecordError,
+    name_in,
+    record_of,
+    row_from,
+    state_from,
+    text_of,
+)
 from duly.timers.rules import TimerRules, UnsuccessfulError
 from duly.timers.targets import Targets
 from duly.timers.telling import tell_outcome
-from duly.timers.timer import TimerState, anchored, interval_us, switched, target_ended
+from duly.timers.timer import TimerState, anchored, interval_us, switched, target_ended, with_result
 
 NoteMiss = Callable[[str, Instant, str], object]
 """Called with a timer's name, the instant of the due, and the reason."""
@@ -77,8 +86,12 @@ class Timers:
         self._next_id = 1
         self._damaged: dict[str, int] = {}
         """The ids of rows that cannot be read, by name."""
+        self._aside: dict[str, Row] = {}
+        """The rows of timers whose definition is invalid for now, by name."""
         self._by_target: dict[str, list[str]] = {}
         """The timers with an interval, by target."""
+        self._ended_meanwhile: dict[str, Instant] = {}
+        """The ends that were heard of since the last list was begun to be written, by service."""
         self._asked: defaultdict[str, list[asyncio.Future[int]]] = defaultdict(list)
         """Who waits for a run that was asked for by hand, by timer."""
         self._unwatch: Callable[[], None] | None = None
@@ -86,38 +99,57 @@ class Timers:
     # --- life ---
 
     async def start(
-        self, definitions: Sequence[Timer], *, started_up_us: Instant | None, is_start_up: bool = False
+        self,
+        definitions: Sequence[Timer],
+        *,
+        started_up_us: Instant | None,
+        is_start_up: bool = False,
+        invalid: Collection[str] = (),
     ) -> Reconciliation:
         """Take up *definitions*, and what the store knows of them.
 
+        What it knows of timers whose definition is *invalid* is kept for when that is mended.
         *started_up_us* is when start-up was complete. With *is_start_up* that was just now, so that even the
         shortest `on_startup_sec` still lies ahead; otherwise one that has passed does not come any more.
+        A `stop` that comes before this is done holds: nothing begins.
         """
         self._poller.renew()
         contents = await self._shelf.open("")
+        if self._poller.is_closed:
+            return Reconciliation()
         self._started_up_us = started_up_us
         self._unwatch = self._clock.watch(self._on_step)
         try:
             async with self._poller.writing:
-                outcome = self._found(self._declared(definitions), contents, is_start_up=is_start_up)
+                outcome = self._found(
+                    self._declared(definitions), contents, is_start_up=is_start_up, invalid=invalid
+                )
                 await self._take_over(outcome)
                 self._anchor_anew()
         except BaseException:
-            self._unwatch()
+            self._let_go(TimerRefusal.OFF)
             raise
-        self._go(outcome)
+        if not self._poller.is_closed:
+            self._go(outcome)
         return outcome
 
-    async def reload(self, definitions: Sequence[Timer]) -> Reconciliation:
+    async def reload(self, definitions: Sequence[Timer], *, invalid: Collection[str] = ()) -> Reconciliation:
         """Make *definitions* the timers from now on. Raises StoreError, and then nothing has changed."""
         async with self._poller.writing:
             self._poller.account_for_steps()
             declared = self._declared(definitions)
             runnable = [item for item in declared if item.definition.id not in self.unreadable]
-            outcome = reconciled(runnable, self._book.tasks, self._around(is_start_up=False))
-            await self._take_over(
-                outcome, gone=self._damaged.keys() - {item.definition.id for item in declared}
-            )
+            around = self._around(is_start_up=False)
+            recalled = self._recalled(declared, around)
+            outcome = reconciled(runnable, self._book.tasks | recalled, around)
+            outcome.touched.extend(timer for timer in outcome.kept if timer.name in recalled)
+            named = {*invalid, *(item.definition.id for item in declared)}
+            gone = (self._damaged.keys() | self._aside.keys()) - named
+            try:
+                await self._take_over(outcome, gone)
+            except StoreError:
+                self._book.set_agenda()  # the services may be others all the same
+                raise
         for timer in outcome.removed:
             self._refuse(timer.name, TimerError(TimerRefusal.UNKNOWN, timer=timer.name))
         self._go(outcome)
@@ -172,14 +204,17 @@ class Timers:
         """When a timer will fire next, as far as is known; None when it will not. Raises TimerError."""
         timer = self.state(name)
         is_active = timer.running_run is not None or self._rules.target_state(timer.target) == "active"
-        return next_run_us(timer, is_target_active=is_active)
+        at_us = next_run_us(timer, is_target_active=is_active)
+        # What is owed already, and could not be written yet, comes as soon as it can.
+        return None if at_us is None else max(at_us, self._poller.now_us())
 
     # --- by hand ---
 
     async def trigger(self, name: str) -> int:
         """Fire a timer now, enabled or not, and answer with the id of the run once it begins.
 
-        Raises TimerError when it cannot be, and StoreError when the start cannot be written.
+        Raises TimerError when it cannot be, and StoreError when the store fails already; if it fails only in
+        that moment, the answer waits until the start is written.
         """
         self._check_may_trigger(self._entry(name).task)
         await self._poller.flush()
@@ -199,11 +234,13 @@ class Timers:
 
     def _check_may_trigger(self, timer: TimerState) -> None:
         if self._rules.is_stopping or self._poller.is_closed:
-            kind = TimerRefusal.STOPPING if self._rules.is_stopping else TimerRefusal.OFF
-            raise TimerError(kind, timer=timer.name)
+            raise TimerError(self._why_closed(), timer=timer.name)
         state = "active" if timer.running_run is not None else self._rules.target_state(timer.target)
         if state != "idle":
             raise TimerError(_REFUSALS[state], timer=timer.name, target=timer.target)
+
+    def _why_closed(self) -> TimerRefusal:
+        return TimerRefusal.STOPPING if self._rules.is_stopping else TimerRefusal.OFF
 
     def _ask_no_more(self, name: str, asked: "asyncio.Future[int]") -> None:
         waiting = self._asked.get(name, [])
@@ -235,6 +272,8 @@ class Timers:
     def _change(self, name: str, change: Callable[[TimerState], TimerState]) -> TimerState:
         """Change a timer, and have that written; the answer is the timer before it."""
         entry = self._entry(name)
+        if self._poller.is_closed:
+            raise TimerError(self._why_closed(), timer=name)
         before = entry.task
         self._book.change(entry, change(before))
         self._book.look_at(entry)
@@ -244,14 +283,28 @@ class Timers:
 
     def service_ended(self, service_id: str, ended_us: Instant) -> None:
         """Hear that a run of a service has ended, however it was started: intervals count from there."""
-        for name in self._by_target.get(service_id, ()):
-            entry = self._book.entries.get(name)
-            if entry is not None:
-                entry.task = target_ended(entry.task, ended_us)
-                # Whether or not the supervisor calls it idle yet.
-                self._book.agenda.add(name, interval_us(entry.task))
+        # The steps that the timers are yet to be told of will move what is counted from here.
+        ended_us -= self._poller.unaccounted_us()
+        self._ended_meanwhile[service_id] = ended_us
+        for entry in self._with_interval(service_id):
+            self._anchor(entry, ended_us)
         if service_id in self._by_target and not self._poller.is_closed:
             self._poller.begin()
+
+    def _with_interval(self, target: str) -> list[Entry[TimerState]]:
+        entries = self._book.entries
+        return [entries[name] for name in self._by_target.get(target, ()) if name in entries]
+
+    def _anchor(self, entry: Entry[TimerState], ended_us: Instant) -> None:
+        entry.task = target_ended(entry.task, ended_us)
+        # Whether or not the supervisor calls the target idle yet.
+        wakes_us = min(self._rules.wakes_us(entry.task), interval_us(entry.task))
+        self._book.agenda.add(entry.task.name, wakes_us)
+
+    def let_go(self, target: str) -> None:
+        """Hear that a target is claimed no more (`rules.Heard`): an interval may have passed meanwhile."""
+        for entry in self._with_interval(target):
+            self._book.look_at(entry)
 
     def missed(self, timer: TimerState) -> None:
         """Hear of a miss (`rules.Heard`)."""
@@ -290,7 +343,18 @@ class Timers:
             last_end_us=self._targets.last_end_us,
         )
 
-    def _found(self, declared: list[Declared], contents: Contents, *, is_start_up: bool) -> Reconciliation:
+    def _recalled(self, declared: list[Declared], around: Surroundings) -> dict[str, TimerState]:
+        """Those of *declared* that the store has known since before their definition was invalid."""
+        places = {item.definition.id: (item, order) for order, item in enumerate(declared)}
+        return {
+            name: found(state_from(row, *places[name]), self._targets.outcome, around)
+            for name, row in self._aside.items()
+            if name in places
+        }
+
+    def _found(
+        self, declared: list[Declared], contents: Contents, *, is_start_up: bool, invalid: Collection[str]
+    ) -> Reconciliation:
         """What *declared* makes of the stored timers."""
         places = {item.definition.id: (item, order) for order, item in enumerate(declared)}
         self._next_id = max((record[0] for record in contents.records), default=0) + 1
@@ -307,6 +371,9 @@ class Timers:
                 if name in places:
                     self.unreadable[name] = error
                 continue
+            if name in invalid and name not in places:
+                self._aside[name] = row
+                continue
             timer = state_from(row, *places.get(name, (orphan, 0)))
             stored[name] = record_of(timer)
             known[name] = found(timer, self._targets.outcome, around) if name in places else timer
@@ -316,19 +383,24 @@ class Timers:
         outcome.touched.extend(timer for timer in outcome.kept if record_of(timer) != stored[timer.name])
         return outcome
 
-    async def _take_over(self, outcome: Reconciliation, gone: "set[str] | None" = None) -> None:
-        """Write *outcome*, and make it the contents of the book."""
-        gone = gone or set()
-        removed = [*(timer.id for timer in outcome.removed), *(self._damaged[name] for name in gone)]
+    async def _take_over(self, outcome: Reconciliation, gone: Collection[str] = ()) -> None:
+        """Write *outcome*, and make it the contents of the book; the rows of *gone* are forgotten."""
+        ids = self._damaged | {name: row.id for name, row in self._aside.items()}
+        self._ended_meanwhile.clear()
+        removed = [*(timer.id for timer in outcome.removed), *(ids[name] for name in gone)]
         put = outcome.put
         if put or removed:
             await self._shelf.replace(put=put, removed=removed)
         for name in gone:
-            del self._damaged[name]
+            self._damaged.pop(name, None)
             self.unreadable.pop(name, None)
+        for name in {*gone, *(timer.name for timer in outcome.timers)}:
+            self._aside.pop(name, None)
         self._next_id = max([self._next_id, *(timer.id + 1 for timer in outcome.added)])
         callbacks = {timer.name: self._fire for timer in outcome.timers}
+        ended = dict(self._book.unsaved)
         self._book.take_over(outcome.timers, outcome.fresh, callbacks)
+        self._take_results(outcome, ended)
         by_target: dict[str, list[str]] = {}
         for timer, entry in zip(outcome.timers, self._book.entries.values(), strict=True):
             # A run may have ended meanwhile; what that made of a timer knows nothing of its new place.
@@ -339,6 +411,17 @@ class Timers:
             if timer.definition.on_unit_active_sec is not None:
                 by_target.setdefault(timer.target, []).append(timer.name)
         self._by_target = by_target
+        for target, ended_us in self._ended_meanwhile.items():
+            for entry in self._with_interval(target):
+                self._anchor(entry, ended_us)
+
+    def _take_results(self, outcome: Reconciliation, ended: Mapping[int, TimerState]) -> None:
+        """Give changed timers the result of runs that ended while the change was being written."""
+        for _, timer in outcome.changed:
+            end = ended.get(timer.id)
+            if timer.running_run is not None and end is not None and end.running_run is None:
+                entry = self._book.entries[timer.name]
+                self._book.change(entry, with_result(entry.task, end))
 
     def _anchor_anew(self) -> None:
         """Hear of runs that ended while the timers were being written, before anybody told us of ends."""
@@ -379,8 +462,8 @@ class Timers:
     def _entry(self, name: str) -> Entry[TimerState]:
         entry = self._book.entries.get(name)
         if entry is None:
-            kind = TimerRefusal.UNREADABLE if name in self.unreadable else TimerRefusal.UNKNOWN
-            raise TimerError(kind, timer=name)
+            known = TimerRefusal.UNREADABLE if name in self.unreadable else TimerRefusal.UNKNOWN
+            raise TimerError(self._why_closed() if self._poller.is_closed else known, timer=name)
         return entry
 
     def _has_run(self, name: str) -> bool:

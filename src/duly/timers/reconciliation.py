@@ -90,7 +90,9 @@ def reconciled(
     return outcome
 
 
-def found(timer: TimerState, outcome_of: Callable[[int, str], str | None], around: Surroundings) -> TimerState:
+def found(
+    timer: TimerState, outcome_of: Callable[[int, str], str | None], around: Surroundings
+) -> TimerState:
     """A stored timer as a new session finds it: its run resolved, its deadlines worked out.
 
     A run that goes on, or has ended, is a run of the service by now and says nothing more of the timer. One

@@ -52,6 +52,10 @@ class Heard(Protocol):
         """A run that somebody asked for was refused."""
         ...
 
+    def let_go(self, target: str) -> None:
+        """A timer that had claimed *target* has done with it, whether or not there was a run."""
+        ...
+
 
 _MISSES = {
     Refused.ACTIVE: Miss.OVERLAP,
@@ -80,8 +84,8 @@ class TimerRules:
         self._state_of = state_of
         self._has_run = has_run
         """Whether a run by that name is in flight, perhaps from before the timer was removed."""
-        self._claims: dict[str, str] = {}
-        """By target, the timer that last fired for it."""
+        self._claims: dict[str, tuple[str, int]] = {}
+        """By target, the timer that last fired for it, and the run."""
 
     @property
     def is_stopping(self) -> bool:
@@ -107,8 +111,9 @@ class TimerRules:
                 changed.append((timer, looked))
             if due is not None:
                 taken.add(timer.target)
-                self._claims[timer.target] = timer.name
-                after = fired(looked, due, now_us, self._targets.new_run_id())
+                run_id = self._targets.new_run_id()
+                self._claims[timer.target] = timer.name, run_id
+                after = fired(looked, due, now_us, run_id)
                 firings.append(Firing(looked, after, due.reason))
         return Look(firings, changed)
 
@@ -118,8 +123,9 @@ class TimerRules:
         return "active" if state == "idle" and self._is_claimed(target) else state
 
     def _is_claimed(self, target: str) -> bool:
-        claimant = self._state_of(self._claims.get(target, ""))
-        return claimant is not None and claimant.running_run is not None and claimant.target == target
+        name, run_id = self._claims.get(target, ("", None))
+        claimant = self._state_of(name)
+        return claimant is not None and run_id is not None and claimant.running_run == run_id
 
     def wakes_us(self, timer: TimerState) -> Instant:
         """When the timer next needs a look."""
@@ -149,6 +155,8 @@ class TimerRules:
             run.ended_us,
             is_stopping=self.is_stopping,
             may_retry=not run.is_superseded,
+            is_of_target=run.before.target == timer.target,
+            ahead_us=run.ahead_us,
         )
 
     def released(self, timer: TimerState) -> TimerState:
@@ -205,6 +213,7 @@ class TimerRules:
         zone: tzinfo,
     ) -> None:
         """Tell of a run that ended; if the timer is gone, or is another by now, there is nothing to tell."""
+        self._heard.let_go(run.before.target)
         if timer is None:
             return
         if _miss_of(error) is not None and not run.is_superseded:
@@ -215,7 +224,7 @@ class TimerRules:
         announcer.announce(
             "TimerRunEnded",
             timer=timer.name,
-            target=timer.target,
+            target=run.before.target,
             runId=timer.last_run_id,
             result=ended_by(error).result.value,
             duration=milliseconds(max(run.ended_us - run.called_us, 0)),
@@ -225,7 +234,7 @@ class TimerRules:
                 "TimerRetryScheduled",
                 timer=timer.name,
                 attempt=timer.retry_attempt,
-                retryAt=iso(timer.retry_at_us, zone),
+                retryAt=iso(timer.retry_at_us + run.ahead_us, zone),
             )
 
     def tell_skipped(self, announcer: Announcer, name: str, reason: str) -> None:

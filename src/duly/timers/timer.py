@@ -192,9 +192,21 @@ def called(timer: TimerState, now_us: Instant) -> TimerState:
 
 
 def ended(
-    timer: TimerState, how: Ended, at_us: Instant, *, is_stopping: bool, may_retry: bool = True
+    timer: TimerState,
+    how: Ended,
+    at_us: Instant,
+    *,
+    is_stopping: bool,
+    may_retry: bool = True,
+    is_of_target: bool = True,
+    ahead_us: int = 0,
 ) -> TimerState:
-    """The timer after its run. Only a job that said itself that it failed is retried (TIMERS.md 5)."""
+    """The timer after its run. Only a job that said itself that it failed is retried (TIMERS.md 5).
+
+    With *is_of_target* false the run was one of a target that the timer had before. What is counted from
+    the end will yet be moved by *ahead_us*, for steps of the clock that came before it.
+    """
+    counted_us = at_us - ahead_us
     is_success = how.result is Result.SUCCESS
     is_failure = not is_success and how.result is not Result.INTERRUPTED
     timer = _replace(
@@ -205,13 +217,13 @@ def ended(
         last_failure_us=at_us if is_failure else timer.last_failure_us,
         # One that a person stopped is not started again behind their back.
         interrupted=how.result is Result.INTERRUPTED and is_stopping,
-        anchor_us=at_us,
-        is_anchored_here=True,
+        anchor_us=counted_us if is_of_target else timer.anchor_us,
+        is_anchored_here=is_of_target or timer.is_anchored_here,
         retry_at_us=None,
         retry_attempt=0 if is_success else timer.retry_attempt,
     )
     if how.result is Result.EXIT and may_retry and timer.is_enabled:
-        return _retried(timer, at_us)
+        return _retried(timer, counted_us)
     return timer
 
 
@@ -236,6 +248,21 @@ def refused(timer: TimerState, before: TimerState, reason: str, now_us: Instant)
         last_run_us=before.last_run_us,
         last_exit=before.last_exit,
         last_result=before.last_result,
+    )
+
+
+def with_result(timer: TimerState, ended: TimerState) -> TimerState:
+    """The timer with what the end of its run made of *ended*, which is the timer before a change."""
+    return _replace(
+        timer,
+        last_run_us=ended.last_run_us,
+        last_success_us=ended.last_success_us,
+        last_failure_us=ended.last_failure_us,
+        last_exit=ended.last_exit,
+        last_result=ended.last_result,
+        last_missed_us=ended.last_missed_us,
+        last_miss_reason=ended.last_miss_reason,
+        interrupted=ended.interrupted,
     )
 
 

@@ -48,6 +48,8 @@ def demo(store: str, length_s: float | None, pace: float, trace: str | None) -> 
 
     Press Ctrl-C for a graceful stop, press it twice (or kill the process) to cut the runs off, and run it
     again: the store remembers, and the story goes on.
+
+        duly demo --trace demo.jsonl
     """
     clock, zone = HostClock(), _zone_of_host()
     cast = cast_of(clock, pace=pace)

@@ -1,0 +1,37 @@
+"""How commands speak of runs, results and counts. Pure."""
+
+from typing import Any
+
+from duly.cli.tables import Cell
+
+_COLOURS = {"success": "green", "running": "cyan", "interrupted": "yellow"}
+STATES = {
+    "running": "green",
+    "done": "green",
+    "starting": "cyan",
+    "waiting": "cyan",
+    "backing off": "yellow",
+    "skipped": "yellow",
+    "unknown": "yellow",
+    "failed": "red",
+    "invalid": "red",
+}
+"""The colours of what services are up to."""
+
+
+def result_cell(result: str | None, *, is_running: bool) -> Cell:
+    """How a run ended, or that it has not."""
+    said = "running" if is_running else result or "-"
+    return Cell(said, None if said == "-" else _COLOURS.get(said, "red"))
+
+
+def exit_text(run: dict[str, Any]) -> str:
+    """The exit code of a run, or the signal that ended it."""
+    if run["exit_code"] is not None:
+        return str(run["exit_code"])
+    return f"signal {run['signal']}" if run["signal"] is not None else "-"
+
+
+def counted(number: int, noun: str, many: str | None = None) -> str:
+    """A number with its noun."""
+    return f"{number:,} {noun if number == 1 else many or noun + 's'}"

@@ -1,0 +1,98 @@
+"""The client's end of the socket: blocking, small, quick to import. No event loop, no database.
+
+Whoever asks gets the result, or an OperationError with the daemon's own words, or an UnreachableError that
+says why nobody answers.
+"""
+
+import socket
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import Any
+
+from duly.daemon.protocol import (
+    FAILED,
+    OperationError,
+    PathTooLongError,
+    UnreachableError,
+    answer_from,
+    checked_path,
+    request_line,
+)
+
+_CHUNK = 1 << 16
+_CONNECT_S = 5.0
+
+_REASONS: tuple[tuple[type[OSError], str], ...] = (
+    (FileNotFoundError, "there is no socket; is it running?"),
+    (ConnectionRefusedError, "it has died and left its socket behind"),
+    (PermissionError, "you may not open its socket; run this as its owner"),
+    (TimeoutError, "it does not answer; is it stopped or overloaded?"),
+    (BlockingIOError, "it does not answer; is it stopped or overloaded?"),
+)
+
+
+class Client:
+    """Asks the daemon behind the socket at *path*. An answer may take *patience_s*; None: for ever."""
+
+    def __init__(self, path: str, *, patience_s: float | None = 60.0) -> None:
+        self.path = path
+        self._patience_s = patience_s
+
+    def ask(self, op: str, **params: Any) -> Any:
+        """The result of one operation. Raises UnreachableError, OperationError."""
+        *_, last = self.stream(op, **params)
+        return last
+
+    def stream(self, op: str, **params: Any) -> Generator[Any, None, None]:
+        """The results of a streaming operation, as they come. Raises UnreachableError, OperationError."""
+        is_answered = False
+        with closing(self._connected()) as connection:
+            try:
+                connection.sendall(request_line(op, params))
+                for result in _results(connection):
+                    is_answered = True
+                    yield result
+            except TimeoutError as error:
+                if not is_answered:
+                    raise UnreachableError(self.path, _reason(error)) from error
+                raise OperationError(FAILED, f"the daemon at {self.path} took too long to answer") from error
+            except OSError as error:
+                raise OperationError(FAILED, f"the daemon at {self.path} hung up: {error}") from error
+
+    def _connected(self) -> socket.socket:
+        try:
+            checked_path(self.path)
+        except PathTooLongError as error:
+            raise UnreachableError(self.path, str(error)) from error
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(_CONNECT_S)
+            connection.connect(self.path)
+            connection.settimeout(self._patience_s)
+        except OSError as error:
+            connection.close()
+            raise UnreachableError(self.path, _reason(error)) from error
+        return connection
+
+
+def _results(connection: socket.socket) -> Iterator[Any]:
+    buffered = bytearray()
+    while True:
+        end = buffered.find(b"\n")
+        if end >= 0:
+            answer = answer_from(bytes(buffered[:end]))
+            del buffered[: end + 1]
+            yield answer.result
+            if not answer.more:
+                return
+            continue
+        received = connection.recv(_CHUNK)
+        if not received:
+            raise OperationError(FAILED, "the daemon ended before it answered")
+        buffered += received
+
+
+def _reason(error: OSError) -> str:
+    return next(
+        (reason for kind, reason in _REASONS if isinstance(error, kind)), error.strerror or str(error)
+    )

@@ -1,0 +1,176 @@
+"""The gate to the timers: the only door between the daemon and the package that has them (TIMERS.md 7).
+
+While it is closed that package is not even imported: no plan, no loop, no event, no read or write of timer
+state. Closing takes effect at once; a run that a timer had started goes on as a run of its service. A test
+keeps everybody else from importing what is behind this door.
+"""
+
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from datetime import tzinfo
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from duly.clock import Watchable
+from duly.config.schema import Timer
+from duly.daemon.protocol import DISABLED, FAILED, OperationError
+from duly.daemon.views import DISABLED_MESSAGE, TimerReading
+from duly.errors import SchedulerError
+from duly.events import Announcer
+from duly.instant import Instant
+from duly.store.history import History, MissRow, RunRow
+from duly.store.sqlite import SQLiteStore
+from duly.supervisor.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from duly.timers.face import Timers
+
+T = TypeVar("T")
+
+
+class Gate:
+    """Opens and closes the timers."""
+
+    def __init__(
+        self,
+        store: SQLiteStore,
+        scheduler_id: str,
+        supervisor: Supervisor,
+        history: History,
+        *,
+        clock: Watchable,
+        announcer: Announcer,
+    ) -> None:
+        self._store = store
+        self._scheduler_id = scheduler_id
+        self._supervisor = supervisor
+        self._history = history
+        self._clock = clock
+        self._announcer = announcer
+        self._timers: Timers | None = None
+        self._opening: Timers | None = None
+        """Timers that are being put to work, and are not at work yet."""
+        supervisor.on_run_ended.append(self._on_run_ended)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether timers are at work."""
+        return self._timers is not None
+
+    async def open(
+        self,
+        definitions: Sequence[Timer],
+        zone: tzinfo,
+        started_up_us: Instant,
+        *,
+        is_start_up: bool,
+        invalid: Collection[str] = (),
+    ) -> None:
+        """Put timers to work. Raises StoreError if what is known of them cannot be read or written.
+
+        What is known of timers whose definition is *invalid* is kept for when that is mended. Closed before
+        all this is done, the gate stays closed.
+        """
+        if self._timers is not None:
+            return
+        from duly.store.tables import TimerShelf  # noqa: PLC0415 (behind the gate)
+        from duly.timers.face import Timers  # noqa: PLC0415 (behind the gate)
+        from duly.timers.record import record_of  # noqa: PLC0415 (behind the gate)
+
+        timers = Timers(
+            TimerShelf(self._store, self._scheduler_id, record_of),
+            self._supervisor,
+            self._clock,
+            self._announcer,
+            zone=zone,
+            note_miss=lambda name, at_us, reason: self._history.note_miss(MissRow(name, at_us, reason)),
+        )
+        self._opening = timers
+        try:
+            await timers.start(
+                definitions, started_up_us=started_up_us, is_start_up=is_start_up, invalid=invalid
+            )
+            if self._opening is timers:
+                self._timers = timers
+                self._announcer.announce("TimersEnabled", timers=len(definitions))
+        finally:
+            self._opening = None
+
+    async def reload(self, definitions: Sequence[Timer], invalid: Collection[str] = ()) -> None:
+        """Have other definitions hold, if the gate is open. Raises StoreError."""
+        if self._timers is not None:
+            await self._timers.reload(definitions, invalid=invalid)
+
+    async def close(self) -> None:
+        """End everything about timers, from this call on."""
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            await opening.stop()
+        timers, self._timers = self._timers, None
+        if timers is not None:
+            stopping = timers.stop()
+            self._announcer.announce("TimersDisabled")
+            await stopping
+
+    async def shut_down(self) -> None:
+        """End with the supervisor: wait for the runs it cuts off, and write down that they were."""
+        timers, self._timers = self._timers, None
+        if timers is not None:
+            await timers.close()
+
+    # --- what passes through it ---
+
+    def readings(self) -> Mapping[str, TimerReading] | None:
+        """How the timers are; None while the gate is closed."""
+        timers = self._timers
+        if timers is None:
+            return None
+        return {
+            state.name: TimerReading(
+                enabled_override=state.enabled_override,
+                registered_us=state.registered_us,
+                answered_us=state.answered_us,
+                next_us=timers.next_run_us(state.name),
+                last_run_us=state.last_run_us,
+                last_success_us=state.last_success_us,
+                last_failure_us=state.last_failure_us,
+                last_exit=state.last_exit,
+                last_result=state.last_result,
+                last_missed_us=state.last_missed_us,
+                last_miss_reason=state.last_miss_reason,
+                retry_attempt=state.retry_attempt,
+                retry_at_us=state.retry_at_us,
+                startup_triggered=state.startup_triggered,
+                running_run=state.running_run,
+                running_since_us=state.running_since_us,
+            )
+            for state in timers.all()
+        }
+
+    def faults(self) -> list[str]:
+        """What keeps declared timers from running, in words."""
+        return [] if self._timers is None else [str(error) for error in self._timers.unreadable.values()]
+
+    async def trigger(self, timer_id: str) -> int:
+        """Fire a timer by hand; the id of the run. Raises OperationError."""
+        return await _answered(self._opened().trigger(timer_id))
+
+    async def switch(self, timer_id: str, *, enabled: bool) -> None:
+        """Enable or disable a timer. Raises OperationError."""
+        timers = self._opened()
+        await _answered(timers.enable(timer_id) if enabled else timers.disable(timer_id))
+
+    def _opened(self) -> "Timers":
+        if self._timers is None:
+            raise OperationError(DISABLED, DISABLED_MESSAGE)
+        return self._timers
+
+    def _on_run_ended(self, row: RunRow) -> None:
+        if self._timers is not None and row.ended_us is not None:
+            self._timers.service_ended(row.service, row.ended_us)
+
+
+async def _answered(call: Coroutine[Any, Any, T]) -> T:
+    """What *call* answers; what it refuses is for whoever asked."""
+    try:
+        return await call
+    except SchedulerError as error:
+        raise OperationError(FAILED, error.message, **error.details) from error

@@ -1,0 +1,139 @@
+"""How a client and the daemon talk: one JSON object a line, over a unix socket that only its owner may open.
+
+A request is `{"op": ..., "params": {...}}`. The answer is `{"ok": true, "result": ...}`, or
+`{"ok": false, "error": {"code": ..., "message": ...}}`. A streaming operation answers with several lines,
+each with `"more": true`, and then with one without. A connection may carry one request after the other. Both
+sides import this module, so it knows no loop and no database.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+LONGEST_REQUEST = 64 * 1024
+"""Bytes; nothing that one asks for is longer."""
+
+LONGEST_PATH = 107
+"""Bytes that the address of a unix socket has room for."""
+
+NOT_FOUND = "not_found"
+FAILED = "failed"
+INVALID_CONFIGURATION = "invalid_configuration"
+DISABLED = "disabled"
+BAD_REQUEST = "bad_request"
+BUSY = "busy"
+UNREACHABLE = "unreachable"
+
+EXITS: Mapping[str, int] = {
+    NOT_FOUND: 3,
+    FAILED: 1,
+    INVALID_CONFIGURATION: 4,
+    DISABLED: 0,
+    BAD_REQUEST: 2,
+    BUSY: 1,
+    UNREACHABLE: 69,
+}
+"""What a command ends with for each code of an error."""
+
+
+class OperationError(Exception):
+    """An operation was refused or failed: a code for machines, a sentence for people, and the facts."""
+
+    def __init__(self, code: str, message: str, /, **facts: Any) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.facts = facts
+
+
+class UnreachableError(Exception):
+    """No daemon answers at the socket."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"no daemon answers at {path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class PathTooLongError(Exception):
+    """The path of a socket does not fit into its address."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"the path of the socket has {len(os.fsencode(path))} bytes and may have {LONGEST_PATH}: {path};"
+            " set a shorter one with socket = under [supervisor]"
+        )
+        self.path = path
+
+
+class Request(msgspec.Struct, forbid_unknown_fields=True):
+    """What a client asks."""
+
+    op: str
+    params: dict[str, Any] = {}
+
+
+class Answer(msgspec.Struct, omit_defaults=True):
+    """What it gets: the result, or an error. *more*: other lines follow."""
+
+    ok: bool
+    result: Any = None
+    error: dict[str, Any] | None = None
+    more: bool = False
+
+
+# What a fact of an error holds is not always plain: another error, a path.
+_encoder = msgspec.json.Encoder(enc_hook=str)
+_requests = msgspec.json.Decoder(Request)
+_answers = msgspec.json.Decoder(Answer)
+
+
+def checked_path(path: str) -> str:
+    """The path, if it fits into the address of a socket. Raises PathTooLongError."""
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise PathTooLongError(path)
+    return path
+
+
+def request_line(op: str, params: Mapping[str, Any]) -> bytes:
+    """A request as it is sent."""
+    return _encoder.encode(Request(op, dict(params))) + b"\n"
+
+
+def request_from(line: bytes) -> Request:
+    """The request in a line. Raises OperationError."""
+    try:
+        return _requests.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        message = f"not a request: {error}; send one JSON object a line, with op and params"
+        raise OperationError(BAD_REQUEST, message) from error
+
+
+def result_line(result: Any, *, more: bool = False) -> bytes:
+    """A result as it is sent."""
+    return _encoder.encode(Answer(ok=True, result=result, more=more)) + b"\n"
+
+
+def error_line(error: OperationError) -> bytes:
+    """A refusal as it is sent."""
+    facts = {**error.facts, "code": error.code, "message": error.message}
+    return _encoder.encode(Answer(ok=False, error=facts)) + b"\n"
+
+
+def answer_from(line: bytes) -> Answer:
+    """The answer in a line. Raises OperationError if there is an error in it, or no answer at all."""
+    try:
+        answer = _answers.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise OperationError(FAILED, f"what answered is no duly daemon: {error}") from error
+    if answer.ok:
+        return answer
+    facts = dict(answer.error or {})
+    code, message = str(facts.pop("code", FAILED)), str(facts.pop("message", "no reason was given"))
+    raise OperationError(code, message, **facts)
+
+
+Source = Literal["daemon", "store"]
+"""Where an answer comes from: a live daemon, or the store that it left."""

@@ -1,0 +1,142 @@
+"""Who watches the daemon: metrics, spans, the dead-man's switch, and the monitor of its timers.
+
+They are listeners of its events. What has to be installed first is left out if it is not. What a watcher
+finds out itself, such as a ping that failed, it tells to `told` and the log.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from duly.clock import Clock, HostClock
+from duly.config import Config
+from duly.daemon.daemon import Daemon
+from duly.events import Event, Listener
+from duly.instant import NEVER_US, datetime_at
+from duly.observe.deadman import DeadMan
+from duly.observe.spans import spans_if_installed
+from duly.verify import properties as judgement
+from duly.verify.timers import Declared, TimerMonitor
+
+if TYPE_CHECKING:
+    from duly.observe.metrics import Metrics
+    from duly.web.site import Verdict
+
+_GRACE_S = 2.0
+"""How long the end of the daemon waits for pings under way."""
+_LOOK_S = 30.0
+"""How often the monitor looks for slots that nothing has answered: silence is no event."""
+
+_WORDS = {
+    judgement.Verdict.HOLDS: "holds",
+    judgement.Verdict.VIOLATED: "violated",
+    judgement.Verdict.INCONCLUSIVE: "unknown",
+}
+
+
+class Watch:
+    """The watchers of one daemon. Hand it `listeners`, then `attach` to it."""
+
+    def __init__(
+        self, config: Config, *, clock: Clock | None = None, steady_us: Callable[[], int] | None = None
+    ) -> None:
+        self._daemon: Daemon | None = None
+        self._clock: Clock = HostClock() if clock is None else clock
+        self.told: list[Listener] = []
+        """Who else hears what the watchers find out; the dashboard is one."""
+        self.metrics = _metrics_if_installed(self, self._clock) if config.dashboard.enabled else None
+        self._deadman = DeadMan(self._ping_url, [self._tell], now=self._clock.now)
+        self._spans = spans_if_installed()
+        self.monitor = TimerMonitor(self._declared, [self._tell], steady_us=steady_us)
+        self._looking: asyncio.TimerHandle | None = None
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """What to give to the daemon."""
+        metrics = None if self.metrics is None else self.metrics.listener
+        return [
+            each for each in (metrics, self._spans, self._deadman, self.monitor.listener) if each is not None
+        ]
+
+    def attach(self, daemon: Daemon) -> None:
+        """Watch *daemon*, from inside its loop."""
+        self._daemon = daemon
+        self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+        if self.metrics is not None:
+            daemon.time_writes(self.metrics.store_wrote)
+            daemon.on_started_up.append(self._recall)
+
+    async def close(self) -> None:
+        """End, a moment after the daemon did."""
+        if self._looking is not None:
+            self._looking.cancel()
+        await self._deadman.close(_GRACE_S)
+
+    def verification(self) -> "list[Verdict] | None":
+        """What the monitor says of each property; None while there are no timers to watch."""
+        from duly.web.site import Verdict  # noqa: PLC0415 (asked only by the web)
+
+        if self._daemon is None or self._daemon.timers() is None:
+            return None
+        return [
+            Verdict(finding.property, _WORDS[finding.verdict], finding.violated, finding.words)
+            for finding in self.monitor.findings()
+        ]
+
+    def _tell(self, event: Event) -> None:
+        metrics = [] if self.metrics is None else [self.metrics.listener]
+        for listener in (*metrics, *self.told):
+            listener(event)
+
+    def _look(self) -> None:
+        self.monitor.look(self._clock.now())
+        self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def _declared(self) -> list[Declared]:
+        """The timers at work: those that are declared, and whose state could be read."""
+        readings = None if self._daemon is None else self._daemon.timers()
+        if self._daemon is None or readings is None:
+            return []
+        zone = self._daemon.standing().zone
+        return [
+            Declared(timer, zone if timer.timezone is None else ZoneInfo(timer.timezone))
+            for timer in self._daemon.config.timers
+            if timer.id in readings
+        ]
+
+    def _ping_url(self, name: str) -> str | None:
+        services = () if self._daemon is None else self._daemon.config.services
+        service = next((each for each in services if each.id == name), None)
+        return None if service is None or service.ping_url is None else service.ping_url.secret
+
+    def timer_dues(self) -> Mapping[str, datetime]:
+        """When timers come next."""
+        readings = None if self._daemon is None else self._daemon.timers()
+        return {
+            name: datetime_at(reading.next_us, UTC)
+            for name, reading in (readings or {}).items()
+            if reading.next_us is not None and 0 < reading.next_us < NEVER_US
+        }
+
+    def _recall(self) -> None:
+        """Learn from the store which services succeeded before."""
+        assert self._daemon is not None
+        assert self.metrics is not None
+        for view in self._daemon.services():
+            last = view.last_run
+            if last is not None and last.result == "success" and last.ended_us is not None:
+                self.metrics.succeeded("service", view.id, datetime_at(last.ended_us, UTC))
+        targets = {timer.id: timer.target for timer in self._daemon.config.timers}
+        for name, reading in (self._daemon.timers() or {}).items():
+            if reading.last_success_us is not None and name in targets:
+                self.metrics.succeeded("service", targets[name], datetime_at(reading.last_success_us, UTC))
+
+
+def _metrics_if_installed(watch: Watch, clock: Clock) -> "Metrics | None":
+    try:
+        from duly.observe.metrics import Metrics  # noqa: PLC0415 (an extra)
+    except ImportError:
+        return None
+    return Metrics(timer_dues=watch.timer_dues, now=clock.now)

@@ -1,0 +1,22 @@
+"""A configuration in Python that starts programs: what it learns at a reload is what they did."""
+
+from pathlib import Path
+
+from tests.acceptance.running import Home
+
+FILE = """
+import subprocess
+
+command = ["sh", "-c", "echo x; exit 3"]
+codes = {subprocess.run(command, capture_output=True).returncode for _ in range(20)}
+SERVICES = [{"id": f"saw-{code}", "command": "sleep 1000"} for code in sorted(codes)]
+"""
+
+
+def test_reload_leaves_the_exits_of_its_programs_to_the_file(tmp_path: Path) -> None:
+    """The reaper of orphans does not take exits that a configuration waits for: they would look like 0."""
+    home = Home(tmp_path, FILE, "duly.py")
+    with home.running():
+        for _ in range(3):
+            answer = home.duly("reload")
+            assert (answer.returncode, answer.stdout) == (0, "Reloaded; nothing changed.\n")

@@ -1,0 +1,108 @@
+"""The gate itself, over a real store that can be made to wait."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+import pytest
+
+from duly.daemon.gate import Gate
+from duly.daemon.protocol import OperationError
+from duly.events import Announcer
+from duly.instant import instant_of
+from duly.store.sqlite import SQLiteStore
+from tests.supervision import World, oneshot, world_of
+from tests.timer_world import MINUTELY, timer
+
+T = TypeVar("T")
+
+
+class HeldStore(SQLiteStore):
+    """A store whose reads and writes wait while it is held."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.is_free = asyncio.Event()
+        self.is_free.set()
+
+    async def read(self, query: Callable[[apsw.Connection], T]) -> T:
+        """Read, when free."""
+        await self.is_free.wait()
+        return await super().read(query)
+
+    async def write(self, change: Callable[[apsw.Connection], object]) -> None:
+        """Write, when free."""
+        await self.is_free.wait()
+        await super().write(change)
+
+
+@asynccontextmanager
+async def gated(path: Path) -> AsyncIterator[tuple[World, HeldStore, Gate]]:
+    """A supervisor with one job, a store, and a closed gate."""
+    world, store = world_of(lasts={"job": 5}), HeldStore(path / "state.db")
+    scheduler_id = (await store.open("id")).scheduler_id
+    await world.start(oneshot("job"), boot=set())
+    announcer = Announcer([world.events.append], world.clock.now)
+    yield (
+        world,
+        store,
+        Gate(store, scheduler_id, world.supervisor, world.history, clock=world.clock, announcer=announcer),
+    )
+    await world.stop()
+    await store.close()
+
+
+async def opening(world: World, gate: Gate) -> asyncio.Task[None]:
+    """The gate on its way to being open, with a timer for every minute."""
+    started_us = instant_of(world.clock.now())
+    definitions = [timer(on_calendar=MINUTELY)]
+    task = asyncio.ensure_future(gate.open(definitions, UTC, started_us, is_start_up=True))
+    await world.rest()
+    return task
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_closed_while_it_opens_it_stays_closed(tmp_path: Path, is_known: bool) -> None:
+    """A gate that is closed before it is open never opens, and nothing of timers is told or happens."""
+    async with gated(tmp_path) as (world, store, gate):
+        if is_known:
+            await (await opening(world, gate))
+            await gate.close()
+            world.events.clear()
+        store.is_free.clear()
+        task = await opening(world, gate)
+        assert not task.done()
+        closing = asyncio.ensure_future(gate.close())
+        await world.rest()
+        store.is_free.set()
+        await asyncio.gather(task, closing)
+        assert not gate.is_open
+        await world.after(300)
+        assert world.started() == []
+        assert [event.name for event in world.events if event.name.startswith(("Timer", "Poll"))] == []
+        with pytest.raises(OperationError):
+            await gate.trigger("t")
+
+
+async def test_opened_and_closed_twenty_times_with_a_run_in_flight(tmp_path: Path) -> None:
+    """However often the gate moves during a run, that is one run, and the next slot after it is one more."""
+    async with gated(tmp_path) as (world, _, gate):
+        await (await opening(world, gate))
+        world.processes.script("job")
+        await world.after(60)
+        assert world.living() == ["job"]
+        for _ in range(20):
+            await gate.close()
+            await (await opening(world, gate))
+        assert world.started() == ["job"]
+        world.process("job").end(0)
+        await world.after(60)
+        assert world.started() == ["job", "job"]
+        rows = await world.runs("job")
+        assert [(row.timer, row.reason) for row in rows] == [("t", "schedule")] * 2
+        world.process("job").end(0)
+        await gate.close()

@@ -1,0 +1,162 @@
+"""`duly check`, as it is called from a shell."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from duly.cli import main
+
+NO_MINUTE = (
+    "on_calendar gives hour and no minute, so it fires every minute of the matching hours;"
+    ' write minute = 0 for once an hour, or minute = "*" if that is meant'
+)
+BAD = """\
+[supervisor]
+timers = true
+
+[[service]]
+id = "job"
+type = "oneshot"
+command = ["true"]
+
+[[service]]
+command = ["true"]
+
+[[timer]]
+id = "a"
+target = "job"
+on_calendar = { hour = 3 }
+
+[[timer]]
+id = "b\\u001b"
+target = "job"
+
+[[timer]]
+id = "c"
+target = "nobody"
+on_startup_sec = 1
+"""
+
+
+def check(folder: Path, text: str, *options: str, name: str = "duly.toml") -> Result:
+    (folder / name).write_text(text)
+    return CliRunner().invoke(main, ["check", str(folder / name), *options])
+
+
+def test_everything_at_once(tmp_path: Path) -> None:
+    """All that is wrong, then all that may surprise, then one line that sums it up; exit code 4."""
+    result = check(tmp_path, BAD)
+    assert result.exit_code == 4
+    assert result.stderr == ""
+    path = tmp_path / "duly.toml"
+    assert result.stdout.splitlines() == [
+        f"{path}:9: error: service 2: has no id",
+        rf'{path}:18: error: timer 2: id "b\x1b" holds a character that cannot be printed',
+        f'{path}:23: error: timer "c": target "nobody" is no service',
+        f'{path}:15: warning: timer "a": {NO_MINUTE}',
+        "1 service and 1 timer can be used; 3 invalid, 1 warning.",
+    ]
+
+
+def test_json(tmp_path: Path) -> None:
+    """Machines get the same findings as one object."""
+    result = check(tmp_path, BAD, "--json")
+    assert result.exit_code == 4
+    found: Any = json.loads(result.stdout)
+    assert list(found) == ["config", "ok", "services", "timers", "errors", "invalid", "warnings"]
+    assert (found["ok"], found["services"], found["timers"], found["errors"]) == (False, ["job"], ["a"], [])
+    assert found["invalid"][0] == {
+        "kind": "service",
+        "id": None,
+        "index": 1,
+        "line": 9,
+        "reason": "has no id",
+    }
+    assert [each["line"] for each in found["warnings"]] == [15]
+
+
+def test_nothing_wrong(tmp_path: Path) -> None:
+    """A file without a fault gets one line and exit code 0, and so does one with warnings only."""
+    result = check(tmp_path, '[[service]]\nid = "a"\ncommand = "true"\n')
+    assert (result.exit_code, result.stdout) == (0, "1 service and 0 timers can be used; nothing is wrong.\n")
+    result = check(tmp_path, "")
+    assert result.exit_code == 0
+    assert result.stdout.endswith("0 services and 0 timers can be used; nothing is invalid, 1 warning.\n")
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_unusable(tmp_path: Path, as_json: bool) -> None:
+    """A file that cannot be used has exit code 4 as well, and the same shape for machines."""
+    result = check(tmp_path, "[[services]]\n[[timers]]\n", *(["--json"] if as_json else []))
+    assert result.exit_code == 4
+    reasons = [
+        'unknown table "services"; did you mean service?',
+        'unknown table "timers"; did you mean timer?',
+    ]
+    path = tmp_path / "duly.toml"
+    if as_json:
+        found: Any = json.loads(result.stdout)
+        assert list(found) == ["config", "ok", "services", "timers", "errors", "invalid", "warnings"]
+        assert found["ok"] is False
+        assert found["errors"] == [{"line": n, "reason": reason} for n, reason in enumerate(reasons, start=1)]
+    else:
+        lines = [f"{path}:{n}: error: {reason}" for n, reason in enumerate(reasons, start=1)]
+        assert result.stdout.splitlines() == [*lines, "The file cannot be used."]
+
+
+def test_printing_does_not_spoil_json(tmp_path: Path) -> None:
+    """What a Python file prints is not on stdout, where the object is."""
+    result = check(tmp_path, "print('hello')\nSERVICES = []\n", "--json", name="duly.py")
+    assert result.stderr == "hello\n"
+    assert json.loads(result.stdout)["warnings"][0]["line"] == 1
+
+
+def test_host(tmp_path: Path) -> None:
+    """Programs and directories that are not there are warned of, each where the service would look."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tool").touch(0o755)
+    (tmp_path / "bin" / "plain").touch(0o644)
+    rows = {
+        "found": f"command = 'tool'\nenv = {{ PATH = '/nowhere:{tmp_path}/bin' }}",
+        "lost": "command = 'tool'\nenv = { PATH = '/nowhere' }",
+        "plain": f"command = 'plain'\nenv = {{ PATH = '{tmp_path}/bin' }}",
+        "relative": "command = './tool'\ncwd = 'bin'",
+        "absent": "command = './absent'\ncwd = 'bin'",
+        "folder": f"command = '{tmp_path}/bin'",
+        "homeless": "command = ['./tool']\ncwd = 'gone'",
+        "misplaced": "command = ['/bin/sh']\ncwd = 'bin/tool'",
+        "inherits": "command = 'sh'",
+    }
+    result = check(tmp_path, "".join(f"[[service]]\nid = '{name}'\n{row}\n" for name, row in rows.items()))
+    assert result.exit_code == 0
+    said = [line.split("warning: ")[1] for line in result.stdout.splitlines()[:-1]]
+    assert said == [
+        'service "lost": command "tool" is not in PATH (/nowhere)',
+        f'service "plain": command "plain" is not executable; chmod +x {tmp_path}/bin/plain makes it so',
+        'service "absent": command "./absent" does not exist',
+        f'service "folder": command "{tmp_path}/bin" is a directory',
+        f'service "homeless": cwd "{tmp_path}/gone" does not exist',
+        f'service "misplaced": cwd "{tmp_path}/bin/tool" is not a directory',
+    ]
+
+
+def test_usage() -> None:
+    """Without a file there is nothing to check."""
+    assert CliRunner().invoke(main, ["check"]).exit_code == 2
+
+
+def test_the_file_that_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a file it is ./duly.toml, or what DULY_CONFIG says; where there is none, that is said."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DULY_CONFIG", raising=False)
+    nothing = CliRunner().invoke(main, ["check"])
+    assert nothing.exit_code == 2
+    assert "there is neither duly.toml nor duly.py here; give a file: duly check FILE" in nothing.stderr
+    (tmp_path / "duly.toml").write_text(BAD)
+    assert "duly.toml:9: error: service 2: has no id" in CliRunner().invoke(main, ["check"]).stdout
+    (tmp_path / "other.toml").write_text("")
+    monkeypatch.setenv("DULY_CONFIG", "other.toml")
+    assert "the file defines no service and no timer" in CliRunner().invoke(main, ["check"]).stdout
