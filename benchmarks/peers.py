@@ -9,7 +9,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv-bench"
-PEERS = ("cronsim", "croniter", "croniter-rs", "apscheduler<4", "sqlalchemy", "aiocron", "schedule")
+PEERS = (
+    *("cronsim", "croniter", "croniter-rs", "apscheduler<4", "sqlalchemy", "aiocron", "schedule"),
+    "supervisor",
+)
 
 
 def prepared(say: Callable[[str], None]) -> Path:
@@ -22,6 +25,9 @@ def prepared(say: Callable[[str], None]) -> Path:
     say("installing what duly needs")
     if not _is_installed(python, *needs):
         sys.exit(f"could not install {', '.join(needs)} into {ENVIRONMENT}")
+    # The command itself; what it imports is the code that PYTHONPATH names.
+    if not _is_installed(python, "--no-deps", "--editable", str(ROOT)):
+        sys.exit(f"could not install duly into {ENVIRONMENT}")
     # All at once when possible, one by one when some cannot be had.
     say(f"installing peers: {', '.join(PEERS)}")
     if not _is_installed(python, *PEERS):

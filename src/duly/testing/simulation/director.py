@@ -310,8 +310,8 @@ class _Director:
         process.bury()
         self._callbacks.forget()
         process.come_back(crash.cut if self._plan.is_durable else Cut.KILL)
-        self._objections += torn_list(host)
-        host.effective = stored_list(host)
+        self._objections += torn_list(host, self._damaged)
+        host.effective = stored_list(host, self._damaged)
         host.outstanding.clear()
         host.stopping.clear()
         host.running = 0
@@ -377,7 +377,7 @@ class _Director:
         if process is None:
             return
         self._objections += process.loop.complaints
-        self._objections += torn_list(self._host)
+        self._objections += torn_list(self._host, self._damaged)
         self._objections += disagreements(self._host)
         process.fall()
         process.bury()

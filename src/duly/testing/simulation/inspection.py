@@ -17,18 +17,26 @@ _NONSENSE = "out of order"
 _SUCCESS, _FAILURE = COLUMNS.index("last_success_us"), COLUMNS.index("last_failure_us")
 
 
-def torn_list(host: Host) -> list[str]:
-    """What is wrong with the set of rows: it must be one of the lists that can be in effect, whole."""
-    stored = {(row[_NAME], row[_CRON], row[_DELAY]) for row in host.rows}
+def torn_list(host: Host, damaged: Sequence[Record] = ()) -> list[str]:
+    """What is wrong with the set of rows: it must be one of the lists that can be in effect, whole.
+
+    A row that is still damaged counts as the row it was, one of *damaged*.
+    """
+    stored = {(row[_NAME], row[_CRON], row[_DELAY]) for row in _undamaged(host.rows, damaged)}
     lists = [host.effective, *host.outstanding.values()]
     if stored in [_configurations(each) for each in lists]:
         return []
     return [f"the store holds {sorted(stored)}, which is none of the lists that can be in effect: {lists}"]
 
 
-def stored_list(host: Host) -> List:
-    """The list that the store holds."""
-    return [(row[_NAME], row[_CRON], row[_DELAY] / 1000) for row in host.rows]
+def stored_list(host: Host, damaged: Sequence[Record] = ()) -> List:
+    """The list that the store holds; a row that is still damaged counts as the row it was."""
+    return [(row[_NAME], row[_CRON], row[_DELAY] / 1000) for row in _undamaged(host.rows, damaged)]
+
+
+def _undamaged(rows: Sequence[Record], damaged: Sequence[Record]) -> list[Record]:
+    broken, before = still_damaged(rows), {row[0]: row for row in damaged}
+    return [before.get(row[0], row) if row[0] in broken else row for row in rows]
 
 
 def _configurations(regs: List) -> set[tuple[str, str, int]]:
