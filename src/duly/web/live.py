@@ -1,0 +1,219 @@
+"""What happens, as it happens: a bounded ring of events, and the streams that tell them to browsers.
+
+All streams read the one ring, each from its own place: a reader costs a number, not a queue. One that falls
+out of the ring is told to look at everything anew ("reset"). A burst is told in one piece, and not more often
+than a few times a second, so that many open pages cost the scheduler nothing. Of an event only what is listed
+here is told: no output, no environment.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
+
+from duly.events import Event, one_line
+
+RING = 2_000
+"""Events that are kept for those who come back."""
+MOST_CLIENTS = 256
+HEARTBEAT_S = 15.0
+PACE_S = 0.25
+"""The least time between two tellings of one stream."""
+
+_SHOWN = frozenset(
+    (
+        "action",
+        "added",
+        "attempt",
+        "changed",
+        "duration",
+        "exitCode",
+        "id",
+        "kind",
+        "line",
+        "name",
+        "pid",
+        "property",
+        "reason",
+        "removed",
+        "result",
+        "retryAt",
+        "retryCount",
+        "runId",
+        "scheduledTime",
+        "service",
+        "signal",
+        "slot",
+        "stage",
+        "target",
+        "task",
+        "taskName",
+        "timer",
+        "who",
+    )
+)
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+class Told(NamedTuple):
+    """One event of the ring: its number, its name, and how it is told."""
+
+    number: int
+    name: str
+    body: bytes
+
+
+class TooManyError(Exception):
+    """There are as many streams as there may be."""
+
+
+class Live:
+    """The ring. *boot* tells one life of the process from the next, so that numbers are never confused."""
+
+    def __init__(self, boot: str, *, ring: int = RING, most_clients: int = MOST_CLIENTS) -> None:
+        self._boot = boot
+        self._ring: deque[Told] = deque(maxlen=ring)
+        self._last = 0
+        self._most_clients = most_clients
+        self._clients = 0
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._is_closed = False
+
+    # --- telling ---
+
+    def listener(self, event: Event) -> None:
+        """Hear an event of the scheduler or the daemon."""
+        if event.level > logging.DEBUG:
+            self.publish(event.name, event.time.isoformat(), event.fields)
+
+    def publish(self, name: str, time: str, fields: Mapping[str, Any]) -> None:
+        """Tell that something happened."""
+        shown = {key: _shown(value) for key, value in fields.items() if key in _SHOWN}
+        self._last += 1
+        body = _encode({"event": name, "time": time, **shown})
+        self._ring.append(Told(self._last, name, body))
+        self._wake()
+
+    def close(self) -> None:
+        """End every stream."""
+        self._is_closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._waiting.clear()
+
+    # --- reading ---
+
+    @property
+    def last_id(self) -> str:
+        """The id of the newest event."""
+        return self._id(self._last)
+
+    @property
+    def clients(self) -> int:
+        """How many streams there are."""
+        return self._clients
+
+    def enter(self) -> Callable[[], None]:
+        """Take one of the places for streams; the answer gives it back. Raises TooManyError."""
+        if self._clients >= self._most_clients or self._is_closed:
+            raise TooManyError
+        self._clients += 1
+        is_in = True
+
+        def leave() -> None:
+            nonlocal is_in
+            if is_in:
+                is_in = False
+                self._clients -= 1
+
+        return leave
+
+    def since(self, last_id: str | None) -> tuple[int, list[Told] | None]:
+        """The number to go on from, and what happened since *last_id*; None if that is not known any more."""
+        if last_id is None:
+            return self._last, []
+        number = self._number(last_id)
+        if number is None or not self._has_all_since(number):
+            return self._last, None
+        return self._last, self._after(number)
+
+    async def stream(
+        self, last_id: str | None, *, heartbeat_s: float = HEARTBEAT_S, pace_s: float = PACE_S
+    ) -> AsyncGenerator[bytes, None]:
+        """Server-sent events from *last_id* on, until `close`."""
+        number, missed = self.since(last_id)
+        yield b"retry: 2000\n\n" + self._greeting("hello" if missed is not None else "reset")
+        if missed:
+            yield b"".join(self._message(told) for told in missed)
+        while not self._is_closed:
+            if number == self._last:
+                await self._news(heartbeat_s)
+                if number == self._last:
+                    yield b": still here\n\n"
+                continue
+            if self._has_all_since(number):
+                piece = b"".join(self._message(told) for told in self._after(number))
+            else:
+                piece = self._greeting("reset")
+            number = self._last
+            yield piece
+            await self._pause(pace_s)
+
+    async def _news(self, patience_s: float) -> None:
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiting)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience_s):
+                    await waiting
+        finally:
+            self._waiting.discard(waiting)
+
+    async def _pause(self, pace_s: float) -> None:
+        if pace_s > 0:
+            await asyncio.sleep(pace_s)  # noqa: TID251 (the pace of a stream is no matter of the clock)
+
+    def _id(self, number: int) -> str:
+        return f"{self._boot}-{number}"
+
+    def _number(self, told_id: str) -> int | None:
+        boot, _, number = told_id.rpartition("-")
+        is_number = number.isascii() and number.isdigit() and len(number) < 19
+        return int(number) if boot == self._boot and is_number else None
+
+    def _has_all_since(self, number: int) -> bool:
+        if number > self._last:
+            return False
+        oldest = self._ring[0].number if self._ring else self._last + 1
+        return number >= oldest - 1
+
+    def _after(self, number: int) -> list[Told]:
+        news = []
+        for told in reversed(self._ring):
+            if told.number <= number:
+                break
+            news.append(told)
+        return news[::-1]
+
+    def _greeting(self, word: str) -> bytes:
+        return f"event: {word}\nid: {self.last_id}\ndata: {{}}\n\n".encode()
+
+    def _message(self, told: Told) -> bytes:
+        # The data is one line: JSON escapes line ends.
+        return b"id: %s\ndata: %s\n\n" % (self._id(told.number).encode(), told.body)
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str):
+        return one_line(value)
+    if isinstance(value, list | tuple):
+        return [_shown(each) for each in value[:100]]
+    return value

@@ -1,0 +1,281 @@
+"""Templates and static files: how a page becomes bytes.
+
+A page has two parts. Its content is the same for everybody with the same role, and is made once a second at
+most, however many look at it, in a thread beside the loop. The frame around it holds what is of one visitor
+alone, and is small. A script that has the frame asks for the content only. Static files carry their digest in
+their name, so browsers keep them for ever.
+"""
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import tzinfo
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duly.daemon import views
+from duly.daemon.words import schedule_words
+from duly.instant import NEVER_US, Instant
+from duly.web import models, words
+from duly.web.security import Visitor, visitor
+from duly.web.site import Site
+
+PART_HEADER = "x-duly-part"
+"""What a script sends that wants the content only; its value is the id of the last event it heard of."""
+
+_FRESH_S = 1.0
+_MOST_KEPT = 64
+_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_BORDER = "\0"
+"""Between the parts of a page; titles and links, which come first, never hold it."""
+
+
+class Moment:
+    """The moment of a page: turns instants into words."""
+
+    def __init__(self, standing: views.Standing) -> None:
+        self.now_us = standing.now_us
+        self.version = standing.version
+        self.zone: tzinfo = standing.zone
+        self.zone_name = str(standing.zone)
+
+    def is_time(self, at_us: Instant | None) -> bool:
+        """Whether it is a time at all."""
+        return at_us is not None and at_us < NEVER_US
+
+    def relative(self, at_us: Instant | None) -> str:
+        """How far it is from now."""
+        return words.relative(at_us, self.now_us)
+
+    def iso(self, at_us: Instant | None) -> str:
+        """For machines."""
+        return words.iso(at_us, self.zone)
+
+    def clock(self, at_us: Instant | None) -> str:
+        """As people write it."""
+        return words.clock(at_us, self.zone, self.now_us)
+
+    def full(self, at_us: Instant) -> str:
+        """In full."""
+        return words.full(at_us, self.zone)
+
+    def length(self, lasted_us: int | None) -> str:
+        """A length of time."""
+        return words.length(lasted_us)
+
+
+class Link(NamedTuple):
+    """A page in the navigation."""
+
+    href: str
+    label: str
+    is_here: bool
+    number: int = 0
+    tone: str = "calm"
+    noun: str = ""
+
+
+class Content(NamedTuple):
+    """The part of a page that does not depend on who looks."""
+
+    title: str
+    nav: str
+    body: str
+    etag: str
+    now_us: Instant
+    status: int
+    heard: str
+    """The id of the last event when it was made."""
+    made_s: float
+
+
+def query(
+    asked: models.Asked, *, sort: str | None = None, down: bool | None = None, page: int | None = None
+) -> str:
+    """The query of an address that shows a table a little differently."""
+    fields = {
+        "q": asked.text,
+        "only": asked.only,
+        "sort": asked.sort if sort is None else sort,
+        "dir": "down" if (asked.is_down if down is None else down) else "",
+        "page": str(asked.page if page is None else page),
+    }
+    if fields["page"] == "1":
+        fields["page"] = ""
+    return urlencode({key: value for key, value in fields.items() if value})
+
+
+@cache
+def statics() -> Mapping[str, tuple[str, bytes]]:
+    """The static files by name: the name with its digest, and the bytes."""
+    found = {}
+    for file in files("duly.web").joinpath("static").iterdir():
+        body = file.read_bytes()
+        stem, _, kind = file.name.rpartition(".")
+        if kind in _TYPES:
+            found[file.name] = (f"{stem}.{hashlib.blake2s(body, digest_size=6).hexdigest()}.{kind}", body)
+    return found
+
+
+def static_address(name: str) -> str:
+    """Where a static file is."""
+    return f"/static/{statics()[name][0]}"
+
+
+def static_file(name: str) -> Response | None:
+    """A static file, by the name that has its digest; None if there is none."""
+    for known, body in statics().values():
+        if known == name:
+            headers = {"cache-control": "public, max-age=31536000, immutable"}
+            return Response(body, headers=headers, media_type=_TYPES[name.rpartition(".")[2]])
+    return None
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("duly.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["visible"] = words.visible
+    environment.globals.update(
+        address=words.address,
+        static=static_address,
+        query=query,
+        service_mark=models.service_mark,
+        service_actions=models.service_actions,
+        timer_mark=models.timer_mark,
+        timer_actions=models.timer_actions,
+        schedule_words=schedule_words,
+    )
+    return environment
+
+
+def _prepare() -> None:
+    """Compile the templates before somebody waits for one."""
+    for name in _templates().list_templates():
+        _templates().get_template(name)
+
+
+Gathered = tuple[str, Mapping[str, Any], int]
+"""What a page shows: the name of its template, what that needs, and the status."""
+Gathering = Callable[[], Awaitable[Gathered]]
+
+
+class Renderer:
+    """Makes the pages of one site. *now_s* is a clock that nobody sets."""
+
+    def __init__(self, site: Site, links: Callable[[str], list[Link]], now_s: Callable[[], float]) -> None:
+        self._site = site
+        self._links = links
+        self._now_s = now_s
+        self._kept: dict[tuple[str, str, bool], asyncio.Task[Content]] = {}
+        threading.Thread(target=_prepare, name="duly templates", daemon=True).start()
+
+    def may_act(self, who: Visitor) -> bool:
+        """Whether somebody sees buttons."""
+        return who.may_act and not self._site.is_read_only
+
+    def forget(self) -> None:
+        """Something was just changed: make every page anew."""
+        self._kept.clear()
+
+    async def page(self, request: Request, gather: Gathering) -> Response:
+        """The page of an address, shared with all who ask for it at about the same time."""
+        key = (request.url.path, request.url.query, self.may_act(visitor(request)))
+        heard = request.headers.get(PART_HEADER, "")
+        task = self._kept.get(key)
+        if task is None or not self._is_fresh(task, heard):
+            task = asyncio.get_running_loop().create_task(self._made(request.url.path, gather))
+            self._kept.pop(key, None)
+            self._kept[key] = task
+            while len(self._kept) > _MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+        # Whoever goes away must not take the page from those who wait for it as well.
+        return self._framed(request, await asyncio.shield(task))
+
+    async def once(
+        self, request: Request, template: str, values: Mapping[str, Any], status: int = 200
+    ) -> Response:
+        """A page of one visitor alone."""
+
+        async def gather() -> Gathered:
+            return template, values, status
+
+        return self._framed(request, await self._made(request.url.path, gather))
+
+    def _is_fresh(self, task: "asyncio.Task[Content]", heard: str) -> bool:
+        if not task.done():
+            # It may have begun before the event that somebody heard of.
+            return not heard
+        if task.cancelled() or task.exception() is not None:
+            return False
+        content = task.result()
+        is_young = self._now_s() - content.made_s < _FRESH_S
+        return is_young and _number(content.heard) >= _number(heard)
+
+    async def _made(self, path: str, gather: Gathering) -> Content:
+        made_s, heard = self._now_s(), self._site.live.last_id
+        template, values, status = await gather()
+        moment = Moment(self._site.backend.standing())
+        links = self._links(path)
+        shown = {**values, "t": moment, "links": links, "site_name": self._site.name, "border": _BORDER}
+        rendered = await asyncio.to_thread(_templates().get_template(template).render, shown)
+        title, nav, body = rendered.split(_BORDER, 2)
+        etag = f'"{hashlib.blake2s((nav + body).encode(), digest_size=12).hexdigest()}"'
+        return Content(title.strip(), nav, body, etag, moment.now_us, status, heard, made_s)
+
+    def _framed(self, request: Request, content: Content) -> Response:
+        heard = request.headers.get(PART_HEADER)
+        if heard is not None:
+            if request.headers.get("if-none-match") == content.etag:
+                return Response(status_code=304, headers={"etag": content.etag})
+            part = (
+                f"<title>{content.title}</title><nav id=nav>{content.nav}</nav>"
+                f'<div id=content data-now="{content.now_us}">{content.body}</div>'
+            )
+            return Response(part, content.status, {"etag": content.etag}, media_type="text/html")
+        return Response(self._frame(request, content), content.status, media_type="text/html")
+
+    def _frame(self, request: Request, content: Content) -> str:
+        who = visitor(request)
+        standing = self._site.backend.standing()
+        links = self._links(request.url.path) if who.role is not None else []
+        return (
+            _templates()
+            .get_template("layout.html")
+            .render(
+                t=Moment(standing),
+                title=Markup(content.title),  # noqa: S704 (rendered by a template, escaped there)
+                nav=Markup(content.nav) if who.role is not None else "",  # noqa: S704 (as above)
+                content=Markup(content.body),  # noqa: S704 (as above)
+                now_us=content.now_us,
+                csrf=who.csrf,
+                role=who.role,
+                has_tokens=who.has_tokens,
+                is_read_only=self._site.is_read_only,
+                is_live=who.role is not None,
+                site_name=self._site.name,
+                shortcuts=[(_key(link), link.href, link.label) for link in links if link.href != "/"],
+            )
+        )
+
+
+def _key(link: Link) -> str:
+    return link.label[0].lower()
+
+
+def _number(told_id: str) -> int:
+    number = told_id.rpartition("-")[2]
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 19 else -1

@@ -1,0 +1,422 @@
+// The little script there is: live parts, a filter that does not reload, questions before actions, keys.
+// Every page works without it. Text of others is only ever set as text, never as markup.
+"use strict";
+
+const PACE_MS = 1000;
+const JITTER_MS = 250;
+const content = document.getElementById("content");
+const nav = document.getElementById("nav");
+const banner = document.getElementById("banner");
+const link = document.getElementById("link");
+const toasts = document.getElementById("toasts");
+let csrf = document.querySelector('meta[name="duly-csrf"]')?.content ?? "";
+let ahead_ms = Number(content.dataset.now) / 1000 - Date.now();
+
+// --- times that go on ---
+
+const UNITS = [[86400, "d"], [3600, "h"], [60, "m"], [1, "s"]];
+
+function largest(seconds) {
+  const [size, unit] = UNITS.find(([size]) => seconds >= size) ?? UNITS[3];
+  return `${Math.floor(seconds / size)}${unit}`;
+}
+
+function relative(at_us, now_ms) {
+  const apart_s = at_us / 1e6 - now_ms / 1000;
+  if (apart_s > 0) return `in ${largest(Math.ceil(apart_s))}`;
+  const passed_s = Math.floor(-apart_s);
+  return passed_s ? `${largest(passed_s)} ago` : "now";
+}
+
+let ticks = 0;
+function tick() {
+  if (document.hidden) return;
+  const now_ms = Date.now() + ahead_ms;
+  const is_whole = ticks++ % 15 === 0;
+  for (const time of content.querySelectorAll("time[data-us]")) {
+    if (!is_whole && Math.abs(time.dataset.us / 1000 - now_ms) > 90000) continue;
+    const text = relative(Number(time.dataset.us), now_ms);
+    if (time.textContent !== text) time.textContent = text;
+  }
+}
+setInterval(tick, 1000);
+
+// --- live parts: the content is asked for again, and only what differs is touched ---
+
+let heard = "";
+let etag = "";
+let shown = location.pathname + location.search;
+let is_asking = false;
+let is_wanted = false;
+let timer = 0;
+let last_ms = -Infinity;
+
+function refresh_soon() {
+  is_wanted = true;
+  if (timer || is_asking || document.hidden) return;
+  const wait_ms = Math.max(0, last_ms + PACE_MS - performance.now()) + Math.random() * JITTER_MS;
+  timer = setTimeout(() => { timer = 0; refresh(); }, wait_ms);
+}
+
+async function refresh() {
+  if (is_asking) { is_wanted = true; return; }
+  is_asking = true;
+  is_wanted = false;
+  const address = shown;
+  try {
+    const headers = { "X-Duly-Part": heard };
+    if (etag) headers["If-None-Match"] = etag;
+    const answer = await fetch(address, { headers, cache: "no-store", redirect: "manual" });
+    if (answer.type === "opaqueredirect") { location.reload(); return; }
+    if (answer.status !== 304 && address === shown && answer.headers.get("etag")) {
+      apply(await answer.text());
+      etag = answer.headers.get("etag");
+    }
+  } catch {
+    // The stream of events says when the server is back.
+  } finally {
+    is_asking = false;
+    last_ms = performance.now();
+    if (is_wanted || address !== shown) refresh_soon();
+  }
+}
+
+function apply(text) {
+  const parsed = new DOMParser().parseFromString(text, "text/html");
+  const made = parsed.getElementById("content");
+  if (!made) return;
+  ahead_ms = Number(made.dataset.now) / 1000 - Date.now();
+  document.title = parsed.title;
+  morph(nav, parsed.getElementById("nav"));
+  morph(content, made);
+  ticks = 0;
+  tick();
+  follow();
+}
+
+// What one sees and uses is kept as it is: focus, what was typed, what was opened, where one has scrolled to.
+function morph(old, made) {
+  let one = old.firstChild;
+  for (const other of [...made.childNodes]) {
+    const same = nearest(one, other);
+    if (!same) {
+      old.insertBefore(document.adoptNode(other), one);
+      continue;
+    }
+    while (one !== same) one = removed(one);
+    one = same.nextSibling;
+    if (same.nodeType === Node.ELEMENT_NODE) adapt(same, other);
+    else if (same.data !== other.data) same.data = other.data;
+  }
+  while (one) one = removed(one);
+}
+
+// The first of the next few nodes that can become the other one.
+function nearest(one, other) {
+  for (let left = 8; one && left; left--, one = one.nextSibling) {
+    if (one.nodeType !== other.nodeType || one.nodeName !== other.nodeName || one.id !== other.id) continue;
+    if (one.nodeType !== Node.ELEMENT_NODE || one.dataset?.key === other.dataset?.key) return one;
+  }
+  return null;
+}
+
+function removed(one) {
+  const next = one.nextSibling;
+  one.remove();
+  return next;
+}
+
+function adapt(one, other) {
+  if (one.isEqualNode(other)) return;
+  for (const { name } of [...one.attributes]) {
+    if (!other.hasAttribute(name) && !(name === "open" && one.nodeName === "DETAILS")) one.removeAttribute(name);
+  }
+  const is_tail = one.matches("pre[data-tail]") && other.matches("pre[data-tail]");
+  for (const { name, value } of [...other.attributes]) {
+    if (is_tail && (name === "data-place" || name === "data-lost")) continue;
+    if (one.getAttribute(name) !== value && !(name === "value" && one === document.activeElement)) {
+      one.setAttribute(name, value);
+    }
+  }
+  if (one.nodeName === "INPUT" || one.nodeName === "SELECT") {
+    if (one !== document.activeElement) {
+      if (one.nodeName === "SELECT") morph(one, other);
+      one.value = other.value;
+    }
+    return;
+  }
+  if (!is_tail) morph(one, other);
+}
+
+// --- the stream of events ---
+
+let stream = null;
+let lost_since = 0;
+
+function listen() {
+  const address = document.body.dataset.events;
+  if (!address || !window.EventSource) return;
+  stream = new EventSource(address);
+  stream.addEventListener("hello", (event) => greeted(event));
+  stream.addEventListener("reset", (event) => greeted(event));
+  stream.addEventListener("message", (event) => {
+    heard = event.lastEventId;
+    refresh_soon();
+  });
+  stream.addEventListener("error", () => {
+    if (!lost_since) lost_since = Date.now();
+    say_lost();
+    // A browser gives up for good when it was answered with an error; then it is ours to try again.
+    if (stream.readyState === EventSource.CLOSED) {
+      stream.close();
+      setTimeout(listen, 2000 + Math.random() * 1000);
+    }
+  });
+}
+
+function greeted(event) {
+  const was_lost = lost_since !== 0;
+  lost_since = 0;
+  heard = event.lastEventId;
+  banner.hidden = true;
+  link.hidden = false;
+  link.className = "link on";
+  link.textContent = "live";
+  if (was_lost || event.type === "reset") {
+    etag = "";
+    renew_session();
+  }
+  refresh_soon();
+}
+
+function say_lost() {
+  link.className = "link";
+  link.textContent = "not live";
+  banner.textContent = "The connection is lost. What you see is as it was; trying to reach it again…";
+  banner.hidden = false;
+}
+
+async function renew_session() {
+  try {
+    const answer = await fetch("/api/v1/session", { cache: "no-store" });
+    if (answer.ok) csrf = (await answer.json()).csrf;
+    else if (answer.status === 401) location.reload();
+  } catch {
+    // Gone again; the stream says so.
+  }
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) { ticks = 0; tick(); refresh_soon(); follow(); }
+});
+window.addEventListener("pagehide", () => stream?.close());
+window.addEventListener("pageshow", (event) => { if (event.persisted) listen(); });
+setInterval(refresh_soon, 60000);
+
+// --- the output of a run under way ---
+
+let following = 0;
+
+function follow() {
+  const output = content.querySelector("pre[data-tail]");
+  if (!output || following || document.hidden) return;
+  following = setTimeout(() => more_of(output), 1000);
+}
+
+async function more_of(output) {
+  try {
+    const { tail, place, lost } = output.dataset;
+    const answer = await fetch(`${tail}?place=${place}&lost=${lost}`, { cache: "no-store" });
+    if (!answer.ok) return;
+    const piece = await answer.json();
+    const is_at_end = output.scrollHeight - output.scrollTop - output.clientHeight < 40;
+    if (piece.is_whole) output.textContent = piece.text;
+    else if (piece.text) output.append(piece.text);
+    output.dataset.place = piece.place;
+    output.dataset.lost = piece.lost_bytes;
+    if (is_at_end) output.scrollTop = output.scrollHeight;
+    if (!piece.is_running) refresh_soon();
+  } catch {
+    // The stream says when the server is back.
+  } finally {
+    following = 0;
+    if (output.isConnected && output.dataset.tail) follow();
+  }
+}
+
+// --- tables that are filtered and sorted without a reload ---
+
+let typing = 0;
+
+function show(address) {
+  shown = address;
+  etag = "";
+  history.replaceState(null, "", address);
+  refresh();
+}
+
+document.addEventListener("input", (event) => {
+  const form = event.target.closest("form[data-filter]");
+  if (!form) return;
+  clearTimeout(typing);
+  typing = setTimeout(() => show(address_of(form)), event.target.nodeName === "SELECT" ? 0 : 120);
+});
+document.addEventListener("submit", (event) => {
+  const form = event.target.closest("form[data-filter]");
+  if (!form) return;
+  event.preventDefault();
+  show(address_of(form));
+});
+
+function address_of(form) {
+  const fields = new URLSearchParams();
+  for (const [name, value] of new FormData(form)) if (value) fields.set(name, value);
+  const query = fields.toString();
+  return form.getAttribute("action") + (query ? `?${query}` : "");
+}
+
+document.addEventListener("click", (event) => {
+  const target = event.target.closest("a");
+  if (!target || event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  if (target.dataset.action) {
+    event.preventDefault();
+    ask(target);
+  } else if ("part" in target.dataset) {
+    event.preventDefault();
+    show(target.getAttribute("href"));
+    if (target.rel) scrollTo({ top: 0 });
+  }
+});
+
+// --- actions: a question, then a POST, then what became of it ---
+
+const confirming = document.getElementById("confirm");
+
+function ask(button) {
+  const yes = document.getElementById("confirm-yes");
+  document.getElementById("confirm-question").textContent = button.dataset.question;
+  yes.textContent = button.textContent;
+  yes.classList.toggle("grave", button.classList.contains("grave"));
+  confirming.returnValue = "";
+  confirming.onclose = () => {
+    if (button.isConnected) button.focus();
+    if (confirming.returnValue === "yes") act(button.getAttribute("href"));
+  };
+  confirming.showModal();
+  yes.focus();
+}
+
+async function act(address, is_again = false) {
+  try {
+    const answer = await fetch(address, {
+      method: "POST",
+      headers: { "X-CSRF-Token": csrf, "Content-Type": "application/json", Accept: "application/json" },
+      body: "{}",
+    });
+    const told = await answer.json();
+    if (answer.ok) {
+      toast(told.message, { run: told.run, undo: told.undo_href });
+    } else if (!is_again && ["session_over", "session_token"].includes(told.error?.code)) {
+      await renew_session();
+      await act(address, true);
+      return;
+    } else {
+      toast(told.error?.message ?? "This did not work.", { is_bad: true });
+    }
+  } catch {
+    toast("The daemon cannot be reached.", { is_bad: true });
+  }
+  etag = "";
+  refresh_soon();
+}
+
+function toast(message, { run = null, undo = null, is_bad = false } = {}) {
+  const box = document.createElement("div");
+  box.className = is_bad ? "toast bad" : "toast";
+  const text = document.createElement("span");
+  text.textContent = message;
+  box.append(text);
+  if (run !== null) {
+    const more = document.createElement("a");
+    more.href = `/runs/${run}`;
+    more.textContent = `Run ${run}`;
+    box.append(more);
+  }
+  if (undo !== null) {
+    const back = document.createElement("button");
+    back.type = "button";
+    back.textContent = "Undo";
+    back.addEventListener("click", () => { box.remove(); act(undo); });
+    box.append(back);
+  }
+  toasts.append(box);
+  while (toasts.children.length > 4) toasts.firstChild.remove();
+  const fade = () => {
+    if (box.matches(":hover, :focus-within")) setTimeout(fade, 2000);
+    else box.remove();
+  };
+  setTimeout(fade, is_bad ? 15000 : 8000);
+}
+
+// --- light and dark ---
+
+const theme = document.getElementById("theme");
+
+function switch_theme() {
+  const root = document.documentElement;
+  const is_dark = root.dataset.theme
+    ? root.dataset.theme === "dark"
+    : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = is_dark ? "light" : "dark";
+  try {
+    localStorage.setItem("duly-theme", root.dataset.theme);
+  } catch {
+    // It holds for this page, then.
+  }
+}
+theme.hidden = false;
+theme.addEventListener("click", switch_theme);
+
+// --- keys ---
+
+const keys = document.getElementById("keys");
+const help = document.getElementById("help");
+help.hidden = false;
+help.addEventListener("click", () => keys.showModal());
+let is_going = false;
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === " " && event.target.matches?.('a[role="button"]')) {
+    event.preventDefault();
+    event.target.click();
+    return;
+  }
+  if (event.target.closest?.("input, select, textarea, dialog[open]")) return;
+  if (is_going) {
+    is_going = false;
+    const going = event.key === "o" ? "/" : keys.querySelector(`[data-go="${CSS.escape(event.key)}"]`)?.dataset.href;
+    if (going) { event.preventDefault(); location.assign(going); }
+    return;
+  }
+  if (event.key === "/") {
+    const filter = document.getElementById("filter");
+    if (filter) { event.preventDefault(); filter.focus(); filter.select(); }
+  } else if (event.key === "?") {
+    event.preventDefault();
+    keys.showModal();
+  } else if (event.key === "t") {
+    switch_theme();
+  } else if (event.key === "g") {
+    is_going = true;
+    setTimeout(() => { is_going = false; }, 1500);
+  }
+});
+
+// Where a time line does not fit, its middle is what matters.
+for (const wide of document.querySelectorAll(".timeline .scroll")) {
+  wide.scrollLeft = (wide.scrollWidth - wide.clientWidth) / 2;
+}
+
+listen();
+follow();

@@ -1,0 +1,138 @@
+"""Every page in a real browser: what it shows, that everybody can use it, that names play no tricks."""
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Opening
+from tests.web_world import ESCAPES, EVIL, TURNED, Served
+
+PAGES = {
+    "overview": ("/", "things are not right"),
+    "services": ("/services", "The public site"),
+    "timers": ("/timers", "At 03:30 and 15:30, every day"),
+    "service": ("/services/report", "the last 46 runs"),
+    "evil": (f"/services/{quote(EVIL, safe='')}", "red <b>bold</b>"),
+    "turned": (f"/services/{quote(TURNED, safe='')}", r"gnp.\u202etxt\u2066"),
+    "timer": ("/timers/backup", "What became of its latest slots"),
+    "runs": ("/runs", "schedule"),
+    "run": ("/runs/1", "slot it answered"),
+    "misses": ("/misses", "its target was still active"),
+    "invalid": ("/invalid", 'target "nightli" is no service'),
+    "verification": ("/verification", "no slot is answered twice"),
+    "question": ("/act/stop/web", "Its process is told to end"),
+    "unknown": ("/services/nobody", "There is no service nobody."),
+}
+MEANT = (404,)
+"""Of the page that is not there."""
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {},
+    "dark": {"color_scheme": "dark"},
+    "narrow": {"viewport": {"width": 390, "height": 844}},
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_tells(sight: Served, opened: Opening, name: str) -> None:
+    """Each page shows what it is for, has one heading, and a title that names it."""
+    path, text = PAGES[name]
+    page = opened(sight.url + path, statuses=MEANT)
+    expect(page.locator("main")).to_contain_text(text)
+    expect(page.locator("h1")).to_have_count(1)
+    assert page.title().endswith(" – workshop")
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("name", PAGES)
+def test_page_is_for_everybody(sight: Served, opened: Opening, name: str, look: str) -> None:
+    """Axe finds nothing serious on any page, in light, in dark, and on a telephone."""
+    from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped] # noqa: PLC0415
+
+    page = opened(sight.url + PAGES[name][0], statuses=MEANT, bypass_csp=True, **LOOKS[look])
+    found = Axe().run(page).response["violations"]
+    grave = [
+        (one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in {"serious", "critical"}
+    ]
+    assert grave == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_fits_a_telephone(sight: Served, opened: Opening, name: str) -> None:
+    """On a narrow screen nothing sticks out at the side."""
+    page = opened(sight.url + PAGES[name][0], statuses=MEANT, **LOOKS["narrow"])
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_dark_is_dark(sight: Served, opened: Opening) -> None:
+    """The page follows the system, until somebody switches; the choice outlives a reload."""
+    page = opened(sight.url, color_scheme="dark")
+    assert _lightness(page) < 60
+    page.get_by_role("button", name="Switch between light and dark").click()
+    assert _lightness(page) > 200
+    page.reload()
+    assert _lightness(page) > 200
+    page.keyboard.press("t")
+    assert _lightness(page) < 60
+
+
+def _lightness(page: Any) -> int:
+    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return int(colour.removeprefix("rgb(").split(",")[0])
+
+
+def test_names_are_inert(sight: Served, opened: Opening) -> None:
+    """A name that is a script, and one that turns the direction of writing, are text like any other."""
+    page = opened(f"{sight.url}/services")
+    expect(page.get_by_role("link", name=EVIL, exact=True)).to_be_visible()
+    assert page.evaluate("document.querySelectorAll('main script, main b').length") == 0
+    page.get_by_role("link", name=EVIL, exact=True).click()
+    expect(page.locator("h1")).to_have_text(EVIL)
+    assert "\u202e" not in page.content()
+
+
+def test_outputs_are_inert(site: Served, opened: Opening) -> None:
+    """An output of a megabyte with escapes and markup is text: nothing runs, nothing is moved about."""
+    run = site.do(site.world.run_began("report", "manual"))
+    site.world.outputs[run]._limit_bytes = 2**20
+    line = f"{EVIL}<img src=x onerror=alert(2)> {ESCAPES}".encode()
+    site.call(lambda: site.world.outputs[run].write(line * (2**20 // len(line))))
+    site.do(site.world.run_ended(run))
+    page = opened(f"{site.url}/runs/{run}")
+    shown = page.locator("#output").inner_text()
+    assert len(shown) > 900_000
+    assert r"\x1b]0;owned\x07" in shown
+    assert not set(shown) & {"\x1b", "\x00", "\u202e", "\u2066"}
+    assert page.locator("#output *").count() == 0
+
+
+def test_environment_is_not_shown(sight: Served, opened: Opening) -> None:
+    """Of an environment the names are shown, and never the values."""
+    page = opened(f"{sight.url}/services/web")
+    expect(page.locator("main")).to_contain_text("TOKEN (values are not shown)")
+    assert "hunter2" not in page.content()
+
+
+def test_closed_gate_shows_no_timers(site: Served, opened: Opening) -> None:
+    """With the gate closed there is one line that says so, and nothing else of timers."""
+    site.do(site.world.switch_gate(is_open=False))
+    page = opened(site.url, statuses=(404,))
+    expect(page.locator(".gate")).to_contain_text("Timers are off.")
+    for word in ("Timers", "Misses"):
+        expect(page.get_by_role("navigation", name="Pages").get_by_role("link", name=word)).to_have_count(0)
+    expect(page.get_by_role("heading", name="Next firings")).to_have_count(0)
+    page.goto(f"{site.url}/timers/backup")
+    expect(page.locator("h1")).to_have_text("Timers are off")
+
+
+def test_works_without_script(site: Served, opened: Opening) -> None:
+    """Without script everything can be seen, filtered, and done, with a page that asks first."""
+    page = opened(f"{site.url}/services?q=database", java_script_enabled=False)
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_role("button", name="Stop database").click()
+    expect(page.locator("h1")).to_have_text("Stop database")
+    assert site.world.did == []
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("h1")).to_have_text("database")
+    assert ("stop", "database") in site.world.did

@@ -1,0 +1,194 @@
+"""The JSON API: the same operations as the socket, as its OpenAPI document says, whatever is sent to it."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis
+import jsonschema_rs
+import pytest
+import schemathesis
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from duly.daemon.operations import OPERATIONS
+from duly.daemon.protocol import EXITS
+from duly.errors import StoreError
+from duly.web.api import STATUSES
+from tests.web_serving import JSON, OPERATOR, FakeSite, Served, serving, settings
+
+BEARER = {"authorization": f"Bearer {OPERATOR}"}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """A server whose token we have."""
+    with serving(settings(operator_token=OPERATOR)) as each:
+        yield each
+
+
+def get(served: Served, path: str) -> tuple[int, Any]:
+    reply = served.ask("GET", f"/api/v1/{path}", BEARER)
+    return reply.status, json.loads(reply.body)
+
+
+def post(served: Served, name: str, **params: Any) -> tuple[int, Any]:
+    reply = served.ask("POST", f"/api/v1/{name}", {**BEARER, **JSON}, json.dumps(params).encode())
+    return reply.status, json.loads(reply.body)
+
+
+# --- what it answers ---
+
+
+def test_reading(served: Served) -> None:
+    """Every operation that reads is there by GET, with its parameters in the query."""
+    assert get(served, "status")[1]["version"] == "9.9"
+    assert [each["id"] for each in get(served, "services")[1]["services"]] == ["web", "backup", "mail"]
+    assert [each["id"] for each in get(served, "timers")[1]["timers"]] == ["backup", "poll"]
+    _, told = get(served, "history?id=backup&limit=1")
+    assert ([run["id"] for run in told["runs"]], told["more"]) == ([4], True)
+    assert get(served, "logs?run=1&lines=1")[1]["output"] == "three\n"
+
+
+def test_definitions_without_secrets(served: Served) -> None:
+    """A definition tells the names in its environment, and neither values nor their digests."""
+    _, told = get(served, "definitions")
+    (backup,) = [each for each in told["services"] if each["id"] == "backup"]
+    assert backup["env"] == ["TOKEN"]
+
+
+def test_acting() -> None:
+    """Every operation that acts is there by POST, and does what it does over the socket."""
+    site = FakeSite()
+    with serving(settings(operator_token=OPERATOR), site) as served:
+        assert post(served, "start", id="backup") == (200, {"done": "started", "id": "backup", "run": 41})
+        assert post(served, "stop", id="web")[0] == 200
+        assert post(served, "trigger", id="backup")[1]["run"] == 42
+        assert post(served, "enable", id="poll")[0] == 200
+        assert post(served, "disable", id="poll")[0] == 200
+        assert post(served, "reload")[1]["added"] == ["timer new"]
+        assert served.ask("POST", "/api/v1/shut_down", BEARER).status == 200
+        assert post(served, "gate", on=False)[0] == 200
+        assert get(served, "timers")[1]["status"] == "disabled"
+        assert post(served, "trigger", id="backup")[0] == 409
+    assert [did for did in site.backend.did if did[0] != "noted"] == [
+        ("start", "backup"),
+        ("stop", "web"),
+        ("trigger", "backup"),
+        ("switch", "poll", True),
+        ("switch", "poll", False),
+        ("reload",),
+        ("shut down",),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("history?id=bakup", 404, "not_found"),
+        ("logs?run=99", 404, "not_found"),
+        ("logs?id=mail", 409, "failed"),
+        ("logs", 400, "bad_request"),
+        ("logs?run=x", 400, "bad_request"),
+        ("logs?follow=yes", 400, "bad_request"),
+        ("logs?id=%ff", 400, "bad_request"),
+        ("history?limit=-1", 400, "bad_request"),
+        ("history?limit=1&limit=2", 400, "bad_request"),
+        ("history?nonsense=1", 400, "bad_request"),
+        ("status?x=1", 400, "bad_request"),
+        ("nothing", 404, "not_found"),
+        ("start", 405, "method_not_allowed"),
+    ],
+)
+def test_refusals(served: Served, path: str, status: int, code: str) -> None:
+    """What cannot be answered is refused with a status, a code for machines and a sentence for people."""
+    told = get(served, path)
+    assert (told[0], told[1]["error"]["code"]) == (status, code)
+    assert set(told[1]["error"]) == {"code", "message"}
+
+
+def test_every_code_has_a_status() -> None:
+    """There is a status for every code of an error."""
+    assert set(STATUSES) == {*EXITS, "read_only"}
+
+
+def test_a_store_that_cannot_be_read() -> None:
+    """While the store cannot be read, the answer is 503 and says so."""
+    site = FakeSite()
+
+    async def fails(**_: Any) -> Any:
+        raise StoreError(store="duly.db", reason="the disk is full")
+
+    site.backend.history.runs = fails  # type: ignore[method-assign]
+    with serving(settings(operator_token=OPERATOR), site) as served:
+        status, told = get(served, "history")
+    assert (status, told["error"]["code"]) == (503, "busy")
+    assert "the disk is full" in told["error"]["message"]
+
+
+# --- its document ---
+
+
+def test_the_document(served: Served) -> None:
+    """The OpenAPI document is there, and has a path for every operation."""
+    status, document = get(served, "openapi.json")
+    assert (status, document["openapi"]) == (200, "3.1.0")
+    for name, operation in OPERATIONS.items():
+        assert list(document["paths"][f"/api/v1/{name}"]) == ["get" if operation.is_read else "post"]
+    assert set(document["paths"]) - {f"/api/v1/{name}" for name in OPERATIONS} == {
+        "/api/v1/events",
+        "/api/v1/logs/stream",
+    }
+
+
+def test_the_document_is_valid(served: Served) -> None:
+    """The document follows OpenAPI 3.1, and each of its schemas is a schema."""
+    _, document = get(served, "openapi.json")
+    loaded = schemathesis.openapi.from_dict(document)
+    loaded.validate()
+    for schema in document["components"]["schemas"].values():
+        jsonschema_rs.meta.validate(schema)
+    ids = [told["operationId"] for path in document["paths"].values() for told in path.values()]
+    assert len(ids) == len(set(ids))
+
+
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_whatever_is_sent(served: Served, name: str) -> None:
+    """Whatever fits the document, and whatever does not, is answered as the document says."""
+    _, document = get(served, "openapi.json")
+    schema = schemathesis.openapi.from_dict(document)
+    schema.config.update(base_url=f"http://127.0.0.1:{served.port}")
+    method = "GET" if OPERATIONS[name].is_read else "POST"
+    operation = schema[f"/api/v1/{name}"][method]
+    modes = schemathesis.GenerationMode
+
+    for mode in (modes.POSITIVE, modes.NEGATIVE):
+
+        @hypothesis.settings(
+            max_examples=25,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+        def answered(case: Any) -> None:
+            case.call_and_validate(headers=BEARER, checks=CHECKS, timeout=10)
+
+        try:
+            answered()
+        except hypothesis.errors.Unsatisfiable:
+            assert mode is modes.NEGATIVE  # what takes nothing cannot be sent wrongly

@@ -1,0 +1,290 @@
+"""The pages over HTTP: what is shared, what is asked again, and what a POST does, without a browser."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from duly.config.schema import Service
+from duly.daemon import views
+from duly.web.rendering import statics
+from tests.web_world import EVIL, HOUR_US, Served, World, now_us, served, served_library
+
+
+@pytest.fixture
+def site() -> Iterator[Served]:
+    """A world behind a real server."""
+    with served(World()) as found:
+        yield found
+
+
+@pytest.fixture
+def client(site: Served) -> Iterator[httpx.Client]:
+    """Somebody who looks at it, with the cookies of a browser."""
+    with httpx.Client(base_url=site.url) as found:
+        yield found
+
+
+def _csrf(client: httpx.Client) -> str:
+    found = re.search(r'name="duly-csrf" content="([0-9a-f]+)"', client.get("/").text)
+    assert found is not None
+    return found[1]
+
+
+def test_part_is_the_content_alone(client: httpx.Client) -> None:
+    """A script gets the content without its frame; it holds no token of a session, so all can share it."""
+    csrf = _csrf(client)
+    whole, part = client.get("/services").text, client.get("/services", headers={"x-duly-part": ""}).text
+    assert csrf in whole
+    assert csrf not in part
+    assert "<html" not in part
+    body = part.split('">', 1)[1].removesuffix("</div>")
+    assert re.sub(r"\d+[smh] ago", "", body.split("<tbody")[1]) in re.sub(r"\d+[smh] ago", "", whole)
+
+
+def test_unchanged_part_is_not_sent_again(client: httpx.Client) -> None:
+    """Who has the newest content already is told so in a few bytes."""
+    first = client.get("/invalid", headers={"x-duly-part": ""})
+    again = client.get("/invalid", headers={"x-duly-part": "", "if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_many_share_one_page(site: Served, client: httpx.Client) -> None:
+    """Those who ask within a second get the same page, made once; an event makes it anew for who heard it."""
+    calls = 0
+    plain = site.world.services
+
+    def counted() -> Any:
+        nonlocal calls
+        calls += 1
+        return plain()
+
+    site.world.services = counted
+    for _ in range(20):
+        client.get("/services", headers={"x-duly-part": ""})
+    assert calls < 5
+    before = calls
+    site.call(lambda: site.world.tell("ServiceRunStarted", service="web"))
+    client.get("/services", headers={"x-duly-part": site.world.live.last_id})
+    assert calls == before + 1
+
+
+def test_viewer_and_operator_do_not_share(site: Served) -> None:
+    """A page with buttons is never given to somebody who may not press them."""
+    site.stop()
+    site.settings = replace(site.settings, operator_token="o" * 20, viewer_token="v" * 20)
+    site.start()
+
+    def seen_by(token: str) -> str:
+        return httpx.get(f"{site.url}/services", headers={"authorization": f"Bearer {token}"}).text
+
+    assert "data-action" in seen_by("o" * 20)
+    assert "data-action" not in seen_by("v" * 20)
+
+
+@pytest.mark.parametrize("name", ["stop", "start", "trigger", "enable", "disable"])
+def test_question_changes_nothing(site: Served, client: httpx.Client, name: str) -> None:
+    """The page that asks has a form, and is only a page."""
+    answer = client.get(f"/act/{name}/backup")
+    assert 'method="post"' in answer.text
+    assert site.world.did == []
+
+
+def test_post_acts_and_leads_back(site: Served, client: httpx.Client) -> None:
+    """A form that was sent does it, and leads to where one sees what became of it."""
+    answer = client.post("/act/trigger/backup", data={"csrf": _csrf(client)})
+    assert answer.status_code == 303
+    assert re.fullmatch(r"/runs/\d+", answer.headers["location"])
+    assert [entry[0] for entry in site.world.did] == ["trigger", "noted"]
+
+
+def test_post_tells_a_script(client: httpx.Client) -> None:
+    """A script is told what was done, and how to undo it."""
+    headers = {"x-csrf-token": _csrf(client), "accept": "application/json"}
+    told = client.post("/act/stop/web", headers=headers).json()
+    assert told["message"] == "Stopped web."
+    assert told["undo_href"] == "/act/start/web"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/act/start/queue", 409),
+        ("/act/start/nobody", 404),
+        ("/act/trigger/nobody", 404),
+        ("/act/reload/web", 404),
+        ("/act/shut_down/web", 404),
+        ("/act/start/", 404),
+        ("/act/start", 404),
+    ],
+)
+def test_refused_posts(site: Served, client: httpx.Client, path: str, status: int) -> None:
+    """What cannot be done is refused, with the reason; what no page offers, no page does."""
+    answer = client.post(path, data={"csrf": _csrf(client)})
+    assert answer.status_code == status
+    assert site.world.did == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/services/nobody",
+        "/timers/nobody",
+        "/runs/999999999",
+        "/runs/99999999999999999999999999999999",
+        "/runs/-1",
+        "/runs/1e3",
+        "/runs/1/output/x",
+        "/static/../pages.py",
+        "/static/%2e%2e/pages.py",
+        "/static/style.css",
+        "/static/",
+        "/nothing",
+    ],
+)
+def test_what_is_not_there(client: httpx.Client, path: str) -> None:
+    """Forged names, numbers and paths are 404, and nothing else."""
+    assert client.get(path).status_code == 404
+
+
+def test_odd_queries_are_harmless(client: httpx.Client) -> None:
+    """A query that makes no sense shows the table as if it had not been there."""
+    odd = "sort=nonsense&dir=up&page=-5&only=%00&q=%00%ff%3Cscript%3E"
+    answer = client.get(f"/services?{odd}")
+    assert answer.status_code == 200
+    assert "<script>" not in answer.text.split("<main", 1)[1]
+    assert client.get("/services?page=999999").status_code == 200
+    assert client.get("/runs?before=abc&service=nobody").status_code == 200
+
+
+def test_statics_are_kept_for_ever(client: httpx.Client) -> None:
+    """Static files carry their digest in their name, and browsers keep them."""
+    for name, body in statics().values():
+        answer = client.get(f"/static/{name}")
+        assert answer.content == body
+        assert "immutable" in answer.headers["cache-control"]
+
+
+def test_pages_are_never_kept(client: httpx.Client) -> None:
+    """Pages are asked for anew each time, and nothing in them is inline."""
+    for path in ("/", "/services", "/timers/backup", "/runs/1", "/login"):
+        answer = client.get(path)
+        assert answer.headers["cache-control"] == "no-store"
+        assert not re.search(r"<style|\sstyle=|<script(?! src=)|\son\w+=", answer.text.replace(EVIL, ""))
+
+
+def test_output_grows_by_pieces(site: Served, client: httpx.Client) -> None:
+    """The output of a run under way comes piece by piece, never in the middle of a character."""
+    run = site.do(site.world.run_began("backup", "manual"))
+    site.call(lambda: site.world.outputs[run].write("grün\n".encode()[:3]))
+    first = client.get(f"/runs/{run}/output?place=0&lost=0").json()
+    assert (first["text"], first["is_whole"], first["is_running"]) == ("gr", False, True)
+    site.call(lambda: site.world.outputs[run].write("grün\n".encode()[3:]))
+    again = client.get(f"/runs/{run}/output?place={first['place']}&lost=0").json()
+    assert again["text"] == "ün\n"
+    site.call(lambda: site.world.outputs[run].write(b"x" * 100_000))
+    whole = client.get(f"/runs/{run}/output?place={again['place']}&lost=0").json()
+    assert whole["is_whole"]
+    assert whole["lost_bytes"] > 30_000
+    site.do(site.world.run_ended(run))
+    assert not client.get(f"/runs/{run}/output?place=0&lost=0").json()["is_running"]
+
+
+def test_names_of_dots_have_a_page(site: Served, client: httpx.Client) -> None:
+    """A service called `..` is found where its links lead."""
+    world = site.world
+    world.config = replace(world.config, services=(*world.config.services, Service("..", ("/bin/true",))))
+    assert 'href="/services?id=.."' in client.get("/services").text
+    assert "<h1><bdi>..</bdi></h1>" in client.get("/services?id=..").text
+    assert 'href="/act/start?id=.."' in client.get("/services?id=..").text
+    client.post("/act/start?id=..", data={"csrf": _csrf(client)})
+    assert ("start", "..") in world.did
+
+
+def test_health_has_reasons(site: Served, client: httpx.Client) -> None:
+    """The overview says in one line how it is, and why it is not well."""
+    assert "4 things are not right" in client.get("/").text
+    world = site.world
+    world.config = replace(world.config, invalid=())
+    world.states = {name: views.StoredService(id=name, state="running") for name in world.states}
+    world.readings = {
+        name: msgspec.structs.replace(reading, last_result="success")
+        for name, reading in world.readings.items()
+    }
+    site.call(lambda: world.tell("ConfigurationReloaded"))
+    assert "All is well" in client.get("/", headers={"x-duly-part": world.live.last_id}).text
+
+
+def test_timers_are_not_even_imported() -> None:
+    """As long as no gate is open, the pages load nothing of timers."""
+    program = "import sys, duly.web.pages; sys.exit(any('duly.timers' in name for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+# --- the library ---
+
+
+def test_library_with_a_trace(tmp_path: Path) -> None:
+    """The tasks of an embedded scheduler, their runs, and what its trace proves."""
+    with served_library(tmp_path) as site:
+        pages = {
+            path: httpx.get(site.url + path) for path in ("/", "/tasks", "/tasks/fails", "/verification")
+        }
+    assert {page.status_code for page in pages.values()} == {200}
+    assert "the last run of fails failed" in pages["/"].text
+    assert "the last 1 run: 0 successful" in pages["/tasks/fails"].text
+    assert "was due, and a run answered it" in pages["/tasks/fails"].text
+    assert "no two runs of a task overlap" in pages["/verification"].text
+    assert "violated" not in pages["/verification"].text
+    assert EVIL not in pages["/tasks"].text
+
+
+def test_library_without_a_trace(tmp_path: Path) -> None:
+    """Without a trace there is what the store remembers, and a word on how to know more."""
+    with served_library(tmp_path, with_trace=False) as site:
+        task, verification = (
+            httpx.get(f"{site.url}/tasks/works").text,
+            httpx.get(f"{site.url}/verification").text,
+        )
+        dots = httpx.get(f"{site.url}/tasks?id=..").text
+    assert "Record a trace" in task
+    assert "Nobody watches here" in verification
+    assert "At 03:30" in dots
+
+
+def test_library_is_read_only(tmp_path: Path) -> None:
+    """There is nothing to press, nothing to post to, and the API refuses every change."""
+    with served_library(tmp_path) as site, httpx.Client(base_url=site.url) as client:
+        before = (tmp_path / "state.db").read_bytes()
+        csrf = _csrf(client)
+        assert "data-action" not in client.get("/tasks").text
+        assert client.post("/act/start/works", data={"csrf": csrf}).status_code == 404
+        answer = client.post("/api/v1/reload", headers={"x-csrf-token": csrf}, json={})
+        assert answer.status_code in {403, 409}
+        assert (tmp_path / "state.db").read_bytes() == before
+
+
+def test_library_that_goes_on(tmp_path: Path) -> None:
+    """What the scheduler writes while one looks is there at the next look; a store that breaks is told."""
+    with served_library(tmp_path) as site:
+        assert httpx.get(f"{site.url}/tasks/newcomer").status_code == 404
+        trace = tmp_path / "trace.jsonl"
+        at_ms = (now_us() - HOUR_US // 60) // 1000
+        with trace.open("a") as file:
+            file.write(
+                f'{{"ev":"RunStart","t":{at_ms},"id":"works"}}\n{{"ev":"RunEnd","t":{at_ms + 5},"id":"wor'
+            )
+        assert "the last 2 runs" in httpx.get(f"{site.url}/tasks/works").text
+        (tmp_path / "state.db").write_bytes(b"not a database at all" * 100)
+        assert (
+            "is not a SQLite database"
+            in httpx.get(f"{site.url}/", headers={"x-duly-part": "library-99"}).text
+        )
+        assert httpx.get(f"{site.url}/healthz/ready").status_code == 503
