@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 BUDGET ?= 60s
+TESTS ?= tests
 DEMO ?= examples/daemon
 
 .PHONY: run demo test test-slow check bench simulate mutants peers guarantees lock clean
@@ -14,8 +15,8 @@ run: $(READY)  ## the daemon with a configuration that shows everything; Ctrl-C 
 demo: $(READY)  ## the library: a table of tasks, live; Ctrl-C ends it, running it again continues the story
 	$(BIN)/duly demo --trace demo.jsonl
 
-test: $(READY)  ## all the tests
-	$(BIN)/python -m pytest -n auto -m "not slow"
+test: $(READY)  ## all the tests; TESTS=tests/unit for some of them
+	$(BIN)/python -m pytest -n auto -m "not slow" $(TESTS)
 
 test-slow: $(READY)  ## every transition of every zone, 1970-2037
 	$(BIN)/python -m pytest -n auto -m slow -o faulthandler_timeout=3600

@@ -11,8 +11,7 @@ import click
 from duly.cron import CronExpression
 from duly.cron.notes import Note, notes, offset_text
 from duly.errors import CronCalculationError
-
-_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+from duly.spoken import two_units
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +78,7 @@ def as_json(row: Firing) -> dict[str, Any]:
 
 def ahead_text(ahead: timedelta) -> str:
     """How far ahead, in the two largest units that it has: in 2h 5m."""
-    left_s = ahead // timedelta(seconds=1)
-    parts = []
-    for unit_s, unit in _UNITS:
-        number, left_s = divmod(left_s, unit_s)
-        parts.append((number, unit))
-    first = next((index for index, (number, _) in enumerate(parts) if number), len(parts) - 1)
-    shown = [f"{number}{unit}" for number, unit in parts[first : first + 2] if number]
-    return "in " + (" ".join(shown) or "0s")
+    return f"in {two_units(ahead // timedelta(seconds=1))}"
 
 
 def _note_line(note: Note) -> str:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from duly.instant import NEVER_US, SECOND_US, Instant, datetime_at
+from duly.spoken import apart, two_units
 
-_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 _UNFINISHED = re.compile(r"(?:\x1b(?:\[[0-9;:]*)?|\ufffd)\Z")
 _TRICKS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -109,18 +109,7 @@ def state_mark(state: str) -> Mark:
 
 def relative(at_us: Instant | None, now_us: Instant) -> str:
     """How far an instant lies from *now_us*, in its largest unit: "5m ago", "in 2h", "now", "–" for none."""
-    if at_us is None or at_us >= NEVER_US:
-        return "–"
-    apart_us = at_us - now_us
-    if apart_us > 0:
-        return f"in {_largest(-(-apart_us // SECOND_US))}"
-    passed_s = -apart_us // SECOND_US
-    return f"{_largest(passed_s)} ago" if passed_s else "now"
-
-
-def _largest(seconds: int) -> str:
-    unit_s, unit = next((entry for entry in _UNITS if seconds >= entry[0]), _UNITS[-1])
-    return f"{seconds // unit_s}{unit}"
+    return "–" if at_us is None or at_us >= NEVER_US else apart(at_us, now_us)
 
 
 def length(lasted_us: int | None) -> str:
@@ -132,13 +121,7 @@ def length(lasted_us: int | None) -> str:
         return f"{seconds * 1000:.0f}ms"
     if seconds < 9.95:
         return f"{seconds:.1f}s"
-    left_s = int(seconds + 0.5)
-    parts = []
-    for unit_s, unit in _UNITS:
-        number, left_s = divmod(left_s, unit_s)
-        parts.append((number, unit))
-    first = next(index for index, (number, _) in enumerate(parts) if number)
-    return " ".join(f"{number}{unit}" for number, unit in parts[first : first + 2] if number)
+    return two_units(int(seconds + 0.5))
 
 
 def iso(at_us: Instant | None, zone: tzinfo) -> str:
