@@ -17,7 +17,9 @@ NOON_MS = 1781784000000
 EVERY = ["a", "* * * * *", 30_000]
 EVERY_AT_ONCE = ["a", "* * * * *", 0]
 TWICE = ["a", "0,2 * * * *", 30_000]
+HOURLY = ["a", "0 * * * *", 0]
 RARE = ["a", "0 0 1 1 *", 0]
+RARE_LATER = ["a", "0 0 1 1 *", 30_000]
 
 
 class Case(NamedTuple):
@@ -67,6 +69,17 @@ def stop_end(at_ms: float, call: int, **fields: Any) -> Any:
     """`stop` returns."""
     return at_ms, "StopEnd", {"call": call, **fields}
 
+
+def steps_back(from_ms: float, count: int) -> list[Any]:
+    """The clock is set back by a minute and a half, so many times, a second apart."""
+    return [
+        (from_ms - 89_000 * step - 90_000, "ClockStep", {"from": NOON_MS + from_ms - 89_000 * step})
+        for step in range(count)
+    ]
+
+
+SIX_MINUTES_BACK = [*initialize(0, 1, 1, EVERY), start(2), end(3), *steps_back(1000, 4)]
+"""A run, and then four small steps back; it is -355 seconds then."""
 
 NEXT = (9000, "Tick", {"proc": "p2"})
 
@@ -174,6 +187,22 @@ CASES = [
             (300_100, "Tick", {}),
         ),
         "L1 L2",
+    ),
+    Case(
+        "also if a step back came in the very instant of a list",
+        trace(
+            (0, "InitStart", {"call": 1, "regs": []}),
+            (0, "InitStart", {"call": 2, "regs": [EVERY]}),
+            (-1000, "ClockStep", {"from": NOON_MS}),
+            (-91_000, "ClockStep", {"from": NOON_MS - 1000}),
+            (-91_000, "InitEnd", {"call": 1, "ok": True}),
+            (60_000, "Crash", {}),
+            *initialize(60_000, 120_700, 3, EVERY),
+            (180_000, "End", {}),
+        ),
+        "L2 L2",
+        crashes=1,
+        owed=1,
     ),
     Case(
         "two stops that were both given up have stopped nothing",
@@ -327,6 +356,111 @@ CASES = [
             *initialize(-3_599_997, -3_599_990, 3, EVERY),
             (-3_400_000, "End", {}),
             persist_window_ms=1000,
+        ),
+        "",
+        crashes=1,
+    ),
+    Case(
+        "small steps back that add up to more than five minutes are a large one to whoever opens the store",
+        trace(
+            *SIX_MINUTES_BACK,
+            stop_start(-355_000, 2),
+            stop_end(-354_999, 2),
+            *initialize(-354_000, -353_999, 3, EVERY),
+            start(-300_000),
+            end(-299_999),
+            start(-240_000),
+            end(-239_999),
+        ),
+        "",
+    ),
+    Case(
+        "but need not be, and nothing is owed",
+        trace(
+            *SIX_MINUTES_BACK,
+            stop_start(-355_000, 2),
+            stop_end(-354_999, 2),
+            *initialize(-354_000, -353_999, 3, EVERY),
+            (-1, "End", {}),
+        ),
+        "",
+    ),
+    Case(
+        "if they add up to less they bring no minute a second time",
+        trace(
+            *initialize(0, 1, 1, EVERY),
+            start(2),
+            end(3),
+            *steps_back(1000, 3),
+            stop_start(-265_000, 2),
+            stop_end(-264_999, 2),
+            *initialize(-264_000, -263_999, 3, EVERY),
+            start(-240_000),
+            end(-239_999),
+        ),
+        "S1d T3 T4 T7",
+    ),
+    Case(
+        "however long it is until the next due",
+        trace(
+            *initialize(0, 1, 1, HOURLY),
+            start(2),
+            end(3),
+            *steps_back(1000, 1),
+            stop_start(-88_000, 2),
+            stop_end(-87_999, 2),
+            *initialize(-80_000, -80_000, 3, HOURLY),
+            start(0),
+        ),
+        "S1d T3 T7",
+    ),
+    Case(
+        "nor does a list that opens nothing count afresh",
+        trace(
+            *SIX_MINUTES_BACK,
+            *initialize(-354_000, -353_999, 2, EVERY),
+            start(-300_000),
+            end(-299_999),
+        ),
+        "S1d T3 T4 T7",
+    ),
+    Case(
+        "one after a list that failed does",
+        trace(
+            *SIX_MINUTES_BACK,
+            (-355_000, "InitStart", {"call": 2, "regs": [EVERY]}),
+            (-354_999, "InitEnd", {"call": 2, "ok": False}),
+            *initialize(-354_000, -353_999, 3, EVERY),
+            start(-300_000),
+            end(-299_999),
+        ),
+        "",
+    ),
+    Case(
+        "a store from far ahead brings a retry nearer, also where dues stay as they are",
+        trace(
+            *initialize(0, 1, 1, RARE_LATER),
+            start(2),
+            end(3, ok=False),
+            *steps_back(1000, 4),
+            (-355_000, "Crash", {}),
+            *initialize(-354_000, -353_000, 2, RARE_LATER),
+            start(-324_000),
+            store="unknown",
+        ),
+        "",
+        crashes=1,
+    ),
+    Case(
+        "a list that a crash cut off may have counted afresh since its call, and what came since stands",
+        trace(
+            *SIX_MINUTES_BACK,
+            stop_start(-355_000, 2),
+            stop_end(-354_999, 2),
+            (-354_000, "InitStart", {"call": 3, "regs": [EVERY]}),
+            (-299_500, "Crash", {}),
+            *initialize(-299_400, -299_400, 4, EVERY),
+            start(-299_399),
         ),
         "",
         crashes=1,

@@ -98,6 +98,7 @@ class _Known:
     retry_ms: float | None = None
     interrupted: bool = False
     runs: list[int | None] = field(default_factory=list)
+    answered_ms: float = 0
 
     def onset_ms(self) -> float:
         """Since when a start is owed, or from when on."""
@@ -116,7 +117,7 @@ class _Author:
         self.now_ms: float = random.choice(BEGINNINGS_MS) + random.choice((0, 1, 30_000, 59_999, 120_000))
         self.lines: list[Line] = [{"ev": "Header", "v": 1, "tz": self.zone, **self._options()}]
         self.known: dict[str, _Known] = {}
-        self.is_active = False
+        self.is_active = self.is_open = False
         self.inits: dict[int, list[Any]] = {}
         self.stops: list[int] = []
         self.calls = self.runs = self.steps = self.crashes = 0
@@ -204,7 +205,9 @@ class _Author:
         self.say("RunStart", id=name, **({"run": run} if run else {}))
         task = self.known.get(name)
         if task is not None:
-            task.next_ms, task.retry_ms, task.interrupted = self._due_after(task, self.now_ms), None, False
+            task.answered_ms = max(task.answered_ms, self.now_ms)
+            task.next_ms = self._due_after(task, task.answered_ms)
+            task.retry_ms, task.interrupted = None, False
             task.runs.append(run)
 
     def end(self, name: str) -> None:
@@ -246,8 +249,9 @@ class _Author:
         if not is_valid or is_void:
             return
         if not ok:
-            self.is_active = False
+            self.is_active = self.is_open = False
             return
+        is_restart, self.is_open = not self.is_open, True
         self.is_active = not self.stops
         before, self.known = self.known, {}
         for reg in regs:
@@ -259,6 +263,8 @@ class _Author:
                 self.known[reg[0]].next_ms = self._due_after(self.known[reg[0]], minute_ms)
             else:
                 self.known[reg[0]] = old
+                if is_restart and old.answered_ms > self.now_ms + 300_000:
+                    self._count_afresh(old)
 
     def initialize(self) -> None:
         """`initialize`, from call to return."""
@@ -296,6 +302,7 @@ class _Author:
         while self.stops:
             flags = self.random.choices(({}, {"ok": False}, {"void": True}), (6, 1, 1))[0]
             self.say("StopEnd", call=self.stops.pop(self.random.randrange(len(self.stops))), **flags)
+            self.is_open &= "void" in flags
 
     def crash(self) -> None:
         """The process dies; told, or shown by the next one."""
@@ -309,7 +316,7 @@ class _Author:
         for task in self.known.values():
             task.interrupted |= bool(task.runs)
             task.runs = []
-        self.is_active = False
+        self.is_active = self.is_open = False
         self.inits, self.stops, self.flying = {}, [], []
 
     def restart(self) -> None:
@@ -329,10 +336,30 @@ class _Author:
         self.say("ClockStep", **{"from": before_ms})
         for task in self.known.values():
             if before_ms - self.now_ms > 300_000:
-                task.next_ms = min(task.next_ms, self._due_after(task, self.now_ms - 1))
-                task.retry_ms = (
-                    min(task.retry_ms, self.now_ms + task.config[2]) if task.retry_ms is not None else None
-                )
+                self._count_afresh(task)
+
+    def _count_afresh(self, task: _Known) -> None:
+        """The clock is far behind what the scheduler knows of a task."""
+        task.answered_ms = min(task.answered_ms, self.now_ms - 1)
+        task.next_ms = min(task.next_ms, self._due_after(task, self.now_ms - 1))
+        if task.retry_ms is not None:
+            task.retry_ms = min(task.retry_ms, self.now_ms + task.config[2])
+
+    def drift(self) -> None:
+        """The clock is set back a little several times, and the scheduler comes back."""
+        if self.steps:
+            self.pause()
+            return
+        self.steps += 2
+        for _ in range(self.random.randint(2, 3)):
+            # Apart by more than the persist window: a crash leaves at most the last one open.
+            self.reach(self.now_ms + self.random.choice((1000, 1001, 5000, 20_000)))
+            before_ms = self.now_ms
+            self.now_ms -= self.random.choice((120_000, 170_000, 299_999, 300_000))
+            self.say("ClockStep", **{"from": before_ms})
+        self.random.choice((self.stop, self.crash, self.pause))()
+        self.hesitate()
+        self.random.choice((self.initialize, self.initialize, self.begin_initialize))()
 
     # What a story is made of.
 
@@ -369,6 +396,7 @@ class _Author:
             self.restart,
             self.restart,
             self.step,
+            self.drift,
         )
 
     def wild_scenes(self) -> tuple[Callable[[], None], ...]:

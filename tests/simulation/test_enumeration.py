@@ -2,8 +2,8 @@
 
 import pytest
 
-from duly.testing.simulation import Cut, Plan, Point, all_orders, crash_points, every_crash_point
-from duly.testing.simulation.enumeration import orders
+from duly.testing.simulation import Cut, Plan, Point, all_orders, crash_points, every_crash_point, lived
+from duly.testing.simulation.enumeration import orders, tiny_world
 from duly.testing.simulation.scenarios import SCENARIOS
 
 
@@ -55,6 +55,14 @@ def test_all_orders() -> None:
         assert life.is_sound, f"{order}: {life.faults[0]}"
         number += 1
     assert number == sum(1 for _ in orders(3))
+
+
+@pytest.mark.parametrize("last", ["stop", "crash"])
+def test_small_steps_back_that_add_up(last: str) -> None:
+    """Four small steps back and a restart let minutes run a second time, and nobody objects."""
+    life = lived(tiny_world(("back", "back", "back", "back", last)))
+    assert life.is_sound, life.faults[0]
+    assert life.starts > lived(tiny_world(("back", "back", "back", "back", "same"))).starts
 
 
 @pytest.mark.slow

@@ -271,6 +271,14 @@ def test_damaged_row_of_another_task_is_removed() -> None:
     assert not life.counts["initialize failed"]
 
 
+def test_damaged_row_outlasts_a_second_crash() -> None:
+    """A process that dies before anybody has repaired the row leaves the list as it was."""
+    life = lived(planned(Crash(100 * SECOND_US, damaged="a", then=Crash(0, after=3))))
+    life.check()
+    assert life.outcome.crashes == 2
+    assert life.counts["damaged row"] == life.counts["repaired"] == 1
+
+
 def test_second_crash_in_the_recovery_from_the_first() -> None:
     """A process that comes back can be killed while it recovers."""
     life = lived(planned(Crash(100 * SECOND_US, then=Crash(0, after=20))))

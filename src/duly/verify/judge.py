@@ -36,7 +36,7 @@ from duly.verify.trace import (
     micros,
     zone_of,
 )
-from duly.verify.unknowns import Unknowns, listed_at_call
+from duly.verify.unknowns import Unknowns, listed_afresh, listed_meanwhile
 from duly.verify.wording import Wording
 from duly.verify.worlds import (
     LONG_AGO_US,
@@ -45,8 +45,6 @@ from duly.verify.worlds import (
     allowed_us,
     cut_off,
     failed,
-    listed,
-    moored,
     of_unknown_past,
     one_of_each,
     owed_us,
@@ -277,16 +275,13 @@ class Judge:
         """Make *configs* the list: it took effect when *init* was called, or when it returned."""
         for task_id, config in configs.items():
             task = self._task(task_id)
+            afresh = () if self._is_initialized else listed_afresh(task, init, end_us)
             if len(task.worlds) > 1 or task.worlds[0].config is not config:
-                worlds = task.worlds
                 self._unknowns.note_list(task, config, init, self._at)
-                at_end = (listed(world, config, end_us, self._at, self.zone) for world in worlds)
-                at_call = (
-                    moored(other, end_us)
-                    for world in worlds
-                    for other in listed_at_call(task, world, config, init, self._at, self.zone)
-                )
-                task.worlds = one_of_each((*at_call, *at_end))
+                task.worlds = listed_meanwhile(task, config, init, end_us, self._at, self.zone)
+            if afresh:
+                task.worlds = one_of_each((*task.worlds, *afresh))
+                self._theorems.count_afresh(task_id, afresh)
         for task in [task for task in self.tasks.values() if task.id not in configs]:
             task.worlds = one_of_each(removed(world) for world in task.worlds)
             if not task.runs:
@@ -462,7 +457,12 @@ class Judge:
         if inits:
             for task_id in chain.from_iterable(init.configs or () for init in inits):
                 self._task(task_id)
-        self._unknowns.leave_lists_open(self.tasks.values(), inits, item.at_us, self._at)
+            if not self._is_initialized:
+                for task in self.tasks.values():
+                    self._theorems.count_afresh(task.id, listed_afresh(task, inits[0], item.at_us))
+        self._unknowns.leave_lists_open(
+            self.tasks.values(), inits, item.at_us, self._at, is_restart=not self._is_initialized
+        )
         self._unknowns.leave_step_open(self.tasks, item.at_us)
         self._theorems.crash(self._running.values(), inits, self._configs)
         for task in self._running.values():

@@ -11,7 +11,7 @@ from duly.verify.calls import Init
 from duly.verify.dues import NEVER_US
 from duly.verify.task import Task
 from duly.verify.trace import Position, RunEnd
-from duly.verify.worlds import LONG_AGO_US, TOLERATED_US, Config
+from duly.verify.worlds import LONG_AGO_US, TOLERATED_US, Config, Worlds
 
 if TYPE_CHECKING:
     from duly.verify.judge import Judge
@@ -110,6 +110,15 @@ class Theorems:
         for task_id, config in configs.items():
             if self._is_perhaps_fresh(task_id, config):
                 self._pasts.setdefault(task_id, _Past()).renew()
+
+    def count_afresh(self, task_id: str, worlds: Worlds) -> None:
+        """A list may have taken the store for one from far ahead; dues then count as in *worlds*, if any."""
+        past = self._pasts.get(task_id)
+        if past is None or not worlds:
+            return
+        past.had_us = LONG_AGO_US
+        if past.latest is not None:
+            past.latest.next_us = min(past.latest.next_us, *(world.next_us for world in worlds))
 
     def _is_perhaps_fresh(self, task_id: str, config: Config) -> bool:
         task = self._judge.tasks.get(task_id)

@@ -13,15 +13,19 @@ from duly.verify.dues import NEVER_US
 from duly.verify.task import Task
 from duly.verify.trace import Position, RunEnd
 from duly.verify.worlds import (
+    LONG_AGO_US,
     UNREGISTERED,
     Config,
     World,
     Worlds,
     allowed_us,
     cause_us,
+    counting_afresh,
     cut_off,
     failed,
+    is_ahead,
     listed,
+    moored,
     one_of_each,
     removed,
     set_back,
@@ -81,31 +85,42 @@ class Unknowns:
                     for world in step.worlds.get(task.id, (UNREGISTERED,))
                 )
 
-    def leave_lists_open(self, tasks: Collection[Task], inits: list[Init], crash_us: int, at: int) -> None:
-        """A crash inside `initialize`: nobody knows whether its list took effect, nor when."""
-        for task in tasks if inits else ():
-            task.worlds = one_of_each(self._after_lists(task, inits, crash_us, at))
+    def leave_lists_open(
+        self, tasks: Collection[Task], inits: list[Init], crash_us: int, at: int, *, is_restart: bool
+    ) -> None:
+        """A crash inside `initialize`: nobody knows whether its list took effect, nor when.
 
-    def _after_lists(self, task: Task, inits: list[Init], crash_us: int, at: int) -> Iterator[World]:
+        *is_restart*: the first of *inits* was to open the store anew.
+        """
+        for task in tasks if inits else ():
+            afresh = listed_afresh(task, inits[0], crash_us) if is_restart else ()
+            task.worlds = one_of_each(
+                other
+                for world in (*task.worlds, *afresh)
+                for other in self._after_lists(task, world, inits, crash_us, at)
+            )
+
+    def _after_lists(
+        self, task: Task, world: World, inits: list[Init], crash_us: int, at: int
+    ) -> Iterator[World]:
         recent = (step.at for step in self._recent(crash_us) if step.at > task.started_at)
         open_since = next(recent, NEVER_US)
-        for world in task.worlds:
-            yield world
-            at_call: Worlds = (world,)
-            at_crash = world
-            for init in inits:
-                config = (init.configs or {}).get(task.id)
-                if config is None:
-                    at_call, at_crash = (removed(world),), removed(at_crash)
-                else:
-                    at_call = one_of_each(
-                        other
-                        for each in at_call
-                        for other in listed_at_call(task, each, config, init, at, self._zone, open_since)
-                    )
-                    at_crash = listed(at_crash, config, crash_us, at, self._zone)
-                yield from at_call
-                yield at_crash
+        yield world
+        at_call: Worlds = (world,)
+        at_crash = world
+        for init in inits:
+            config = (init.configs or {}).get(task.id)
+            if config is None:
+                at_call, at_crash = (removed(world),), removed(at_crash)
+            else:
+                at_call = one_of_each(
+                    other
+                    for each in at_call
+                    for other in listed_at_call(task, each, config, init, at, self._zone, open_since)
+                )
+                at_crash = listed(at_crash, config, crash_us, at, self._zone)
+            yield from at_call
+            yield at_crash
 
     def leave_step_open(self, tasks: Mapping[str, Task], crash_us: int) -> None:
         """A crash soon after a step back: nobody knows whether what it meant was written."""
@@ -160,6 +175,19 @@ def _after_end(task: Task, ended: Position, worlds: Worlds) -> Worlds:
     return one_of_each(failed(world, ended.at_us, task.started_at) for world in worlds)
 
 
+def listed_meanwhile(  # noqa: PLR0917 (what a list is to a task)
+    task: Task, config: Config, init: Init, end_us: int, at: int, zone: tzinfo
+) -> Worlds:
+    """The worlds after a list that took effect when it was called, or when the call returned."""
+    at_end = (listed(world, config, end_us, at, zone) for world in task.worlds)
+    at_call = (
+        moored(other, end_us)
+        for world in task.worlds
+        for other in listed_at_call(task, world, config, init, at, zone)
+    )
+    return one_of_each((*at_call, *at_end))
+
+
 def listed_at_call(  # noqa: PLR0917 (what a list is to a task)
     task: Task, world: World, config: Config, init: Init, at: int, zone: tzinfo, open_since: int = NEVER_US
 ) -> Worlds:
@@ -178,6 +206,25 @@ def listed_at_call(  # noqa: PLR0917 (what a list is to a task)
         start_us = task.started.at_us
         worlds = one_of_each(started(each, start_us, is_alone=False) for each in worlds)
     return worlds
+
+
+def listed_afresh(task: Task, init: Init, end_us: int) -> Worlds:
+    """The worlds in which a list that opened the store anew took it for one from far ahead of the clock.
+
+    It did so when it was called: no later instant adds anything, unless the clock was set back meanwhile.
+    """
+    config = (init.configs or {}).get(task.id)
+    commit_us = end_us if init.steps_back else init.start.at_us
+    if config is None or all(not is_ahead(world, config, commit_us) for world in task.worlds):
+        return ()
+    answered_us = LONG_AGO_US
+    if task.started is not None and task.started_at > init.at and not init.steps_back:
+        answered_us = task.started.at_us
+    return one_of_each(
+        counting_afresh(world, commit_us, answered_us)
+        for world in task.worlds
+        if is_ahead(world, config, commit_us)
+    )
 
 
 def _noticed(world: World, before_us: int, after_us: int) -> Worlds:

@@ -41,6 +41,8 @@ class World(msgspec.Struct, frozen=True, gc=False):
     """The position at which this registration began: runs from before it arm no retry."""
     is_adrift: bool = False
     """The clock was set back while nobody was there; dues count from the next list on."""
+    had_us: int = LONG_AGO_US
+    """Up to when no minute counts again, because the clock was set back from there."""
 
 
 Worlds = tuple[World, ...]
@@ -81,7 +83,9 @@ def started(world: World, at_us: int, *, is_alone: bool) -> World:
     config, next_us = world.config, world.next_us
     if config is not None and (next_us <= at_us or world.is_adrift):
         next_us = config.dues.after(at_us)
-    return World(config, next_us, False, NEVER_US, False, 0 if is_alone else world.fresh_at)
+    had_us = world.had_us if world.had_us >= at_us else LONG_AGO_US
+    fresh_at = 0 if is_alone else world.fresh_at
+    return World(config, next_us, False, NEVER_US, False, fresh_at, had_us=had_us)
 
 
 def failed(world: World, at_us: int, begun_at: int) -> World:
@@ -117,6 +121,26 @@ def moored(world: World, commit_us: int) -> World:
     return msgspec.structs.replace(world, next_us=world.config.dues.after(commit_us - 1), is_adrift=False)
 
 
+def is_ahead(world: World, config: Config, commit_us: int) -> bool:
+    """Whether to a list that takes effect at *commit_us* the store looks written under a clock far ahead.
+
+    It does so if steps back that were small one by one add up; whoever opens it cannot tell them from a large
+    one.
+    """
+    return world.config is config and world.had_us > commit_us + TOLERATED_US
+
+
+def counting_afresh(world: World, commit_us: int, answered_us: int = LONG_AGO_US) -> World:
+    """After a list that took the store for one from far ahead; a start came at *answered_us* meanwhile."""
+    config = world.config
+    assert config is not None
+    next_us = config.dues.after(max(commit_us - 1, answered_us))
+    retry_us = min(world.retry_us, commit_us + config.delay_us) if world.retry_us < NEVER_US else NEVER_US
+    return msgspec.structs.replace(
+        world, next_us=next_us, retry_us=retry_us, is_adrift=False, had_us=LONG_AGO_US
+    )
+
+
 def removed(_world: World) -> World:
     """After a list without the task took effect."""
     return UNREGISTERED
@@ -127,8 +151,9 @@ def of_unknown_past(world: World, at_us: int) -> Worlds:
     if world.config is None:
         return (world,)
     # Of unknown kind: it may be an interruption, which outlasts a change of the registration.
-    owed = msgspec.structs.replace(world, interrupted=True, fresh_at=0)
-    answered = msgspec.structs.replace(world, next_us=world.config.dues.after(at_us), fresh_at=0)
+    owed = msgspec.structs.replace(world, interrupted=True, fresh_at=0, had_us=LONG_AGO_US)
+    next_us = world.config.dues.after(at_us)
+    answered = msgspec.structs.replace(world, next_us=next_us, fresh_at=0, had_us=LONG_AGO_US)
     return one_of_each((world, owed, answered))
 
 
@@ -140,18 +165,19 @@ def set_back(world: World, before_us: int, after_us: int, *, is_far: bool = Fals
     kept = not_repeated(world, before_us, after_us)
     if kept.config is None or (before_us - after_us <= TOLERATED_US and not is_far):
         return kept
-    next_us = kept.config.dues.after(after_us - 1)
-    retry_us = min(kept.retry_us, after_us + kept.config.delay_us) if kept.retry_us < NEVER_US else NEVER_US
-    return msgspec.structs.replace(kept, next_us=next_us, retry_us=retry_us, is_adrift=False)
+    return counting_afresh(kept, after_us)
 
 
 def not_repeated(world: World, before_us: int, after_us: int) -> World:
     """After a step back that brings no minute a second time; what stood stands, a due or a retry."""
-    if world.config is not None and world.retry_us <= before_us:
-        world = msgspec.structs.replace(world, retry_us=min(world.retry_us, after_us))
-    if world.config is None or world.next_us > before_us:
+    config, next_us, stands = world.config, world.next_us, world.stands
+    if config is None:
         return world
-    return msgspec.structs.replace(world, stands=True, next_us=world.config.dues.after(before_us))
+    if next_us <= before_us:
+        stands, next_us = True, config.dues.after(before_us)
+    retry_us = min(world.retry_us, after_us) if world.retry_us <= before_us else world.retry_us
+    had_us = max(world.had_us, before_us)
+    return msgspec.structs.replace(world, next_us=next_us, stands=stands, retry_us=retry_us, had_us=had_us)
 
 
 def unnoticed(world: World, before_us: int, after_us: int) -> Worlds:
@@ -159,9 +185,11 @@ def unnoticed(world: World, before_us: int, after_us: int) -> Worlds:
     if world.config is None:
         return (world,)
     next_us = world.config.dues.after(after_us - 1)
-    afresh = msgspec.structs.replace(world, stands=False, next_us=next_us, is_adrift=False)
-    adrift = msgspec.structs.replace(world, stands=False, next_us=NEVER_US, is_adrift=True)
+    forgetful = msgspec.structs.replace(world, stands=False, had_us=LONG_AGO_US)
+    afresh = msgspec.structs.replace(forgetful, next_us=next_us, is_adrift=False)
+    adrift = msgspec.structs.replace(forgetful, next_us=NEVER_US, is_adrift=True)
     kept = not_repeated(world, before_us, after_us)
     # A store ahead of the clock by the sum of several small steps is taken for one after a large step.
     far = set_back(world, before_us, after_us, is_far=True)
-    return one_of_each((set_back(world, before_us, after_us), far, kept, afresh, adrift, world))
+    stored = msgspec.structs.replace(world, had_us=kept.had_us)
+    return one_of_each((set_back(world, before_us, after_us), far, kept, afresh, adrift, stored))

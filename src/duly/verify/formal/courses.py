@@ -1,11 +1,12 @@
 """The courses that events may have taken for one task, where a trace leaves it open (docs/decisions/0011).
 
 A course is a choice of what nobody outside can know: as of when each list took effect, which ends a crash
-left unwritten, which steps of the clock went unnoticed, what an unknown store held. Every combination is
-named here, at whatever cost; `macros.py` works out what follows, and which starts a crash left uncalled.
+left unwritten, which steps of the clock went unnoticed, what an unknown store held, which list took a store
+for one from far ahead. Every combination is named here, at whatever cost; `macros.py` works out what follows,
+and which starts a crash left uncalled.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise, product
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from duly.verify.formal.expansion import TOLERATED_US, Call, Config, Expansion, Moment, Run, answered
 from duly.verify.trace import micros
 
-MOST_COURSES = 16_384
+MOST_COURSES = 32_768
 
 NOTICED = "noticed"
 AFRESH = "unnoticed; dues count afresh"
@@ -28,11 +29,15 @@ NO_CAUSE = "the task is known, and no cause stands"
 
 
 class Commit(NamedTuple):
-    """A list takes effect at a position; *is_early*: as if it had done so when it was called."""
+    """A list takes effect at a position; *is_early*: as if it had done so when it was called.
+
+    *is_afresh*: it opens the store anew, and finds it written under a clock far ahead, if it can.
+    """
 
     place: int
     call: Call
     is_early: bool
+    is_afresh: bool = False
 
     @property
     def instant(self) -> int:
@@ -57,12 +62,14 @@ class Course:
     """What the store held when the first list took effect."""
 
 
-def courses(expansion: Expansion, task: str, active: Sequence[bool]) -> list[Course]:
+def courses(
+    expansion: Expansion, task: str, active: Sequence[bool], initialized: Sequence[bool]
+) -> list[Course]:
     """Every course that the events may have taken for *task*. Raises ValueError if they are too many."""
-    crashes = [index for index, moment in enumerate(expansion.moments) if moment.name == "Crash"]
     lost = [(run, None) for run in expansion.runs if run.task == task and _is_perhaps_lost(expansion, run)]
     steps = list(_steps(expansion, task, active))
-    choices = (_commits(expansion, task, crashes), product(*lost), product(*steps), _stores(expansion, task))
+    commits = _commits(expansion, task, initialized)
+    choices = (commits, product(*lost), product(*steps), _stores(expansion, task))
     found = [
         Course(commits, frozenset(run for run in runs if run is not None), ways, store)
         for commits, runs, ways, store in islice(product(*choices), MOST_COURSES + 1)
@@ -129,27 +136,59 @@ def _stores(expansion: Expansion, task: str) -> list[str]:
     return [NEW]
 
 
-def _commits(expansion: Expansion, task: str, crashes: list[int]) -> list[Commits]:
+def afresh_from(expansion: Expansion, place: int, call: Call) -> int:
+    """As of which position dues may count afresh with a list: its call, if no step back came since."""
+    is_back = any(
+        moment.name == "Step" and moment.at_us < moment.before_us
+        for moment in expansion.moments[call.begun : place]
+    )
+    return place if is_back else call.begun
+
+
+def _commits(expansion: Expansion, task: str, initialized: Sequence[bool]) -> list[Commits]:
     """Every way in which the lists may have taken effect, one life of a process after the other."""
+    crashes = [index for index, moment in enumerate(expansion.moments) if moment.name == "Crash"]
+    restarts = {
+        place
+        for call in expansion.inits
+        for place in (answered(call) if call.took_effect else call.slot,)
+        if place is not None and not initialized[place - 1] and _is_perhaps_ahead(expansion, place, call)
+    }
     ways: list[Commits] = [()]
     for begin, end in pairwise([-1, *crashes, len(expansion.moments)]):
         calls = [call for call in expansion.inits if begin < call.begun < end]
-        ways = [longer for way in ways for longer in _life(task, calls, way)]
+        ways = [longer for way in ways for longer in _life(task, calls, way, restarts)]
     return ways
 
 
-def _life(task: str, calls: list[Call], so_far: Commits) -> Iterator[Commits]:
+def _is_perhaps_ahead(expansion: Expansion, place: int, call: Call) -> bool:
+    """Whether the clock was ever so far ahead of what it shows when a list takes effect."""
+    instant_us = expansion.moments[afresh_from(expansion, place, call)].at_us
+    return any(moment.before_us > instant_us + TOLERATED_US for moment in expansion.moments[:place])
+
+
+def _life(task: str, calls: list[Call], so_far: Commits, restarts: Collection[int]) -> Iterator[Commits]:
     """Lists take effect as calls return; of those that a crash cut off none, the first, the first two..."""
     ways = [so_far]
     for call in sorted((call for call in calls if call.took_effect), key=answered):
         is_changed = task in call.configs and any(_config(way, task) != call.configs[task] for way in ways)
         early = [True, False] if is_changed else [False]
-        ways = [(*way, Commit(answered(call), call, is_early)) for way in ways for is_early in early]
+        place = answered(call)
+        afresh = [False, True] if place in restarts and task in call.configs else [False]
+        ways = [
+            (*way, Commit(place, call, is_early, is_afresh))
+            for way, is_early, is_afresh in product(ways, early, afresh)
+            if not is_afresh or _config(way, task) == call.configs[task]
+        ]
     yield from ways
     cut_off = [call for call in calls if call.slot is not None]
     for count, way, is_early in product(range(1, len(cut_off) + 1), ways, (True, False)):
-        if any(call.configs.get(task) != _config(way, task) for call in cut_off[:count]):
-            yield (*way, *(Commit(call.slot or 0, call, is_early) for call in cut_off[:count]))
+        commits = tuple(Commit(call.slot or 0, call, is_early) for call in cut_off[:count])
+        is_changed = any(call.configs.get(task) != _config(way, task) for call in cut_off[:count])
+        if is_changed:
+            yield (*way, *commits)
+        if commits[0].place in restarts and task in commits[0].call.configs and (is_changed or not is_early):
+            yield (*way, commits[0]._replace(is_afresh=True), *commits[1:])
 
 
 def _config(way: Commits, task: str) -> Config | None:

@@ -279,6 +279,8 @@ class _Unfolding:
                 call.answered = len(self._moments)
                 call.ok, call.is_void = event.ok and not event.void, event.void
                 self._add(name, item.line, item, call=call)
+                if call.took_effect:
+                    self._bring_retries_nearer([call], item.line)
                 return
         self._blame(Fault(item.line, f"an answer to call {event.call}, which is not outstanding"))
         self._add("-", item.line, item)
@@ -315,12 +317,26 @@ class _Unfolding:
             if delay_us == 0:  # it comes right after its own failure
                 self._add("RD", item.line, task=task, due_us=self._clock_us)
 
+    def _bring_retries_nearer(self, calls: list[Call], line: int) -> None:
+        """A list that finds a store far ahead lets no retry wait longer than its delay from then on."""
+        instants = {self._moments[call.begun].at_us for call in calls} | {self._clock_us}
+        came = {
+            (at_us + delay_us, task)
+            for call in calls
+            for task, config in call.configs.items()
+            for delay_us in (config.delay_us,)
+            for at_us in instants
+        }
+        self._retries |= came
+        for at_us, task in sorted(each for each in came if each[0] <= self._clock_us):
+            self._add("RD", line, task=task, due_us=at_us)
+
     def _crash(self, line: int, item: Position | None = None) -> None:
         """Everything outstanding is cut off; any list may just have taken effect."""
-        for call in self.expansion.inits:
-            if call.is_outstanding and call.is_valid:
-                call.slot = len(self._moments)
-                self._add("Slot", line, call=call)
+        cut_off = [call for call in self.expansion.inits if call.is_outstanding and call.is_valid]
+        for call in cut_off:
+            call.slot = len(self._moments)
+            self._add("Slot", line, call=call)
         index = len(self._moments)
         self._add("Crash", line, item)
         for call in (*self.expansion.inits, *self.expansion.stops):
@@ -330,6 +346,7 @@ class _Unfolding:
             if run.is_running:
                 run.died = index
         self._crashed = index
+        self._bring_retries_nearer(cut_off, line)
 
     def _follow_process(self, item: Position) -> None:
         """Infer the crash of the old process where a new one appears."""

@@ -14,7 +14,8 @@ from operator import and_
 
 from duly.verify.formal.courses import next_loss
 from duly.verify.formal.expansion import Call, Expansion, answered, expanded
-from duly.verify.formal.macros import S, Scene, Signal, Story, Y, ended
+from duly.verify.formal.macros import Story, ended
+from duly.verify.formal.scene import S, Scene, Signal, Y
 from duly.verify.properties import PROPERTIES, Outcome, Violation
 from duly.verify.trace import micros
 

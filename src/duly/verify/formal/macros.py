@@ -1,13 +1,10 @@
-"""The macros of MODEL.md as formulas of past-time temporal logic, evaluated at every position of a trace.
+"""The macros of MODEL.md that concern a task, evaluated at every position of a trace.
 
-A formula is the list of its truths, one at each position (`Signal`). `Scene` has what concerns no task,
-`Story` what is sure of one task, `World` what is so in one course of events (`courses.py`). Each macro is its
-line in MODEL.md, to be read beside it; nothing here saves work, and nothing is judged.
+`Story` has what is sure of one task, `World` what is so in one course of events (`courses.py`). Each macro is
+its line in MODEL.md, to be read beside it; nothing here saves work, and nothing is judged.
 """
 
-from collections.abc import Callable, Iterable
-from functools import cached_property, reduce
-from operator import and_, not_, or_
+from functools import cached_property
 
 from duly.verify.dues import minute_start_us
 from duly.verify.formal.courses import (
@@ -18,151 +15,14 @@ from duly.verify.formal.courses import (
     NEW,
     NOTICED,
     STORED,
+    Commit,
     Course,
+    afresh_from,
     courses,
-    is_loss,
     next_loss,
 )
-from duly.verify.formal.expansion import TOLERATED_US, Call, Config, Expansion, Moment, Run, answered
-from duly.verify.trace import micros
-
-
-class Signal(tuple[bool, ...]):
-    """Whether something holds, at every position."""
-
-    __slots__ = ()
-
-    def __and__(self, other: "Signal") -> "Signal":
-        assert len(self) == len(other)
-        return Signal(map(and_, self, other))
-
-    def __or__(self, other: "Signal") -> "Signal":
-        assert len(self) == len(other)
-        return Signal(map(or_, self, other))
-
-    def __invert__(self) -> "Signal":
-        return Signal(map(not_, self))
-
-
-def yesterday(p: Signal) -> Signal:
-    """`Y p`: p held at the previous position."""
-    return Signal((False, *p[:-1]) if p else ())
-
-
-def since(p: Signal, q: Signal) -> Signal:
-    """`p S q`: q held at some position up to now, and p at every position after it."""
-    held = False
-    truths = []
-    for p_now, q_now in zip(p, q, strict=True):
-        held = q_now or (held and p_now)
-        truths.append(held)
-    return Signal(truths)
-
-
-Y, S = yesterday, since
-
-
-class Scene:
-    """What all tasks share: the events by their short names, and the macros that concern no task."""
-
-    def __init__(self, expansion: Expansion) -> None:
-        self.expansion = expansion
-        self.moments = expansion.moments
-        self.crash = self.where(lambda moment: moment.name == "Crash")
-        self.minute_start = self.where(lambda moment: moment.name == "MS")
-        self.step = self.where(lambda moment: moment.name == "Step")
-        self.loss = self.where(is_loss)
-        # A call that was given up before it began is none of these.
-        self.stop_start = self.at(call.begun for call in expansion.stops if not call.is_void)
-        self.stop_end = self.at(call.answered for call in expansion.stops if not call.is_void)
-        self.init_end = self.at(call.answered for call in expansion.inits if not call.is_void)
-        self.ok = self.at(call.answered for call in expansion.inits if call.took_effect)
-        # One that raised for an invalid list changes nothing.
-        failed = (call for call in expansion.inits if call.is_valid and not call.ok and not call.is_void)
-        self.init_failed = self.at(call.answered for call in failed)
-
-    def where(self, holds: Callable[[Moment], bool]) -> Signal:
-        """Whether *holds* at each moment."""
-        return Signal(map(holds, self.moments))
-
-    @cached_property
-    def always(self) -> Signal:
-        """What holds everywhere."""
-        return ~self.at(())
-
-    def at(self, indices: Iterable[int | None]) -> Signal:
-        """What holds at *indices* and nowhere else; None is no index."""
-        return Signal(map(set(indices).__contains__, range(len(self.moments))))
-
-    def some(self, signals: Iterable[Signal]) -> Signal:
-        """What holds where any of *signals* does."""
-        return reduce(or_, signals, self.at(()))
-
-    # Calls may overlap: these hold while any such call is outstanding.
-
-    def outstanding(self, call: Call) -> Signal:
-        """not(its end or Crash) S its start."""
-        return S(~(self.at([call.answered]) | self.crash), self.at([call.begun]))
-
-    @cached_property
-    def stopping(self) -> Signal:
-        """Stopping := not(SE or Crash) S SS."""
-        return self.some(self.outstanding(call) for call in self.expansion.stops)
-
-    @cached_property
-    def initing(self) -> Signal:
-        """Initing := not(IE or Crash) S IS."""
-        return self.some(self.outstanding(call) for call in self.expansion.inits)
-
-    def init_at_stop(self, stop: Call) -> Signal:
-        """InitAtStop := not(IE or Crash) S (SS and Y Initing), for one stop call."""
-        stop_start = self.at([stop.begun])
-        return self.some(
-            S(~(self.at([init.answered]) | self.crash), stop_start & Y(self.outstanding(init)))
-            for init in self.expansion.inits
-        )
-
-    @cached_property
-    def active(self) -> Signal:
-        """Active := not(SS or Crash or IEf) S (ok and not Y Stopping).
-
-        Nor does anything start while a stop waits for its turn that is given up in the end.
-        """
-        stops = self.expansion.stops
-        stopping = self.some(self.outstanding(call) for call in stops if not call.is_void)
-        active = S(~(self.stop_start | self.crash | self.init_failed), self.ok & ~Y(stopping))
-        return active & ~self.some(self.outstanding(call) for call in stops if call.is_void)
-
-    @cached_property
-    def was_active(self) -> Signal:
-        """Active, or a stop from there has not returned."""
-        return S(~(self.stop_end | self.crash | self.init_failed), self.active)
-
-    @cached_property
-    def given_up(self) -> Signal:
-        """Whether a stop waits for its turn that is given up in the end, and no list has come since."""
-        calls = [call for call in self.expansion.stops if call.is_void]
-        return self.some(S(~(self.at([call.answered]) | self.ok), self.at([call.begun])) for call in calls)
-
-    def running_run(self, run: Run) -> Signal:
-        """Whether one run is running."""
-        start = self.at([max(run.begun, 0)])  # a run of the file before this one runs from the first position
-        return S(~(self.at([run.ended]) | self.crash), start)
-
-    @cached_property
-    def anything_running(self) -> Signal:
-        """Whether any run of any task is running."""
-        return self.some(map(self.running_run, self.expansion.runs))
-
-    def registered_count(self, index: int) -> int:
-        """n, the number of registered tasks: the length of the latest successful list."""
-        lists = [call for call in self.expansion.inits if call.took_effect and answered(call) <= index]
-        return len(max(lists, key=answered).configs) if lists else 0
-
-    def bound_us(self, tasks: int) -> int:
-        """d(n)."""
-        header = self.expansion.header
-        return micros(header.delta_ms) + tasks * micros(header.delta_per_task_ms)
+from duly.verify.formal.expansion import TOLERATED_US, Config, Moment, Run
+from duly.verify.formal.scene import S, Scene, Signal, Y
 
 
 class Story:
@@ -188,7 +48,7 @@ class Story:
     @cached_property
     def worlds(self) -> list["World"]:
         """One for each course that events may have taken."""
-        found = courses(self.scene.expansion, self.task, self.scene.active)
+        found = courses(self.scene.expansion, self.task, self.scene.active, self.scene.initialized)
         return [world for course in found for world in self._worlds(course)]
 
     def _worlds(self, course: Course) -> list["World"]:
@@ -211,6 +71,11 @@ class World:
         """Crashes just before which a start was written, and its callback not called."""
         self.steps = dict(course.steps)
         self._take_effect()
+        self.afresh: dict[int, int] = {}
+        """Where a list found the store far ahead: as of which position dues count afresh."""
+        for commit in course.commits:
+            if commit.is_afresh and self._is_ahead(commit):
+                self.afresh[commit.place] = afresh_from(story.scene.expansion, commit.place, commit.call)
         self._evaluate()
 
     def _take_effect(self) -> None:
@@ -244,6 +109,7 @@ class World:
         #                  ((Due(x,c) and Y Known(x,c)) or (Fresh(x) and InMinute(x,c)))
         counted = self._counted()
         self.due = scene.some(story.shown[c] & counted & Y(known) for c, known in self.known.items())
+        self.due |= scene.at(place for place in self.afresh if self._has_come(place))
         late = scene.at(commit.place for commit in self.course.commits if not commit.is_early)
         in_minute = scene.some(fresh & late & story.in_minute[c] for c, fresh in self.fresh_with.items())
         self.due_pending = S(~(gone | self._forgotten()), self.due | in_minute | self._early())
@@ -293,25 +159,31 @@ class World:
     def _unknown_cause_arises(self) -> Signal:
         return self._first_list() if self.course.store == CAUSE else self.story.scene.at(())
 
-    def _counted(self) -> Signal:
-        """Where a minute that is shown counts: a small step back brings none a second time."""
-        counted = self._above_floor(-1)
+    def _registrations(self) -> list[tuple[int, int]]:
+        """Where the task is registered afresh, and as of which position it has had nothing."""
+        found = [(-1, -1)]
         for commit in self.course.commits:
             if self.fresh[commit.place]:  # nothing has been had yet under this registration
-                begun = commit.instant
+                found.append((commit.place, commit.instant))
             elif self._was_known_before()[commit.place]:  # every due up to here, and none after it
-                begun = commit.place
-            else:
-                continue
-            counted = Signal((*counted[: commit.place + 1], *self._above_floor(begun)[commit.place + 1 :]))
+                found.append((commit.place, commit.place))
+        return found
+
+    def _counted(self) -> Signal:
+        """Where a minute that is shown counts: a small step back brings none a second time."""
+        counted = self.story.scene.always
+        for place, begun in self._registrations():
+            counted = Signal((*counted[: place + 1], *self._above_floor(begun, place)[place + 1 :]))
         return counted
 
-    def _above_floor(self, since_index: int) -> Signal:
-        """The minutes that count under a registration that took effect at a position."""
+    def _above_floor(self, since_index: int, place: int) -> Signal:
+        """The minutes that count under a registration that took effect as of a position, at a *place*."""
         floor_us, mooring = -(2**62), None
         truths = []
         for index, moment in enumerate(self.story.scene.moments):
-            if index in self.steps and index > since_index:
+            if index in self.afresh and index > place:
+                floor_us = self.story.scene.moments[self.afresh[index]].at_us - 1
+            elif index in self.steps and index > since_index:
                 if self.steps[index] == ADRIFT:
                     floor_us, mooring = 2**62, self._next_list(index)
                 elif floor_us < 2**62 or self._is_afresh(index):
@@ -334,6 +206,42 @@ class World:
         """Whether after a step back dues count afresh."""
         return self.steps[index] == AFRESH or self._is_far_back(index)
 
+    def _is_ahead(self, commit: Commit) -> bool:
+        """Whether to a list that opens the store anew it looks written under a clock far ahead.
+
+        It does so where steps back that were small one by one, and brought no minute a second time, add up.
+        """
+        config = commit.call.configs.get(self.story.task)
+        if config is None or not self.known[config][commit.place - 1]:
+            return False
+        scene = self.story.scene
+        place, begun = [each for each in self._registrations() if each[0] < commit.place][-1]
+        had_us = -(2**62)
+        for index in range(begun + 1, commit.place):
+            moment = scene.moments[index]
+            is_start = self.story.start[index] or index in self.unseen
+            if index in self.steps:
+                if self._is_afresh(index) or self.steps[index] == ADRIFT:
+                    had_us = -(2**62)
+                else:
+                    had_us = max(had_us, moment.before_us)
+            elif (index in self.afresh and index > place) or (is_start and moment.at_us > had_us):
+                had_us = -(2**62)
+        instant = afresh_from(scene.expansion, commit.place, commit.call)
+        return had_us > scene.moments[instant].at_us + TOLERATED_US
+
+    def _has_come(self, place: int) -> bool:
+        """Whether at once a due has come where dues count afresh, and no start since has answered it."""
+        story, moments = self.story, self.story.scene.moments
+        instant = self.afresh[place]
+        starts = (moments[k].at_us for k in range(instant, place) if story.start[k])
+        answered_us = max(starts, default=moments[instant].at_us - 1)
+        return any(
+            shown[k] and self.known[config][place] and answered_us < moments[k].due_us <= moments[place].at_us
+            for config, shown in story.shown.items()
+            for k in range(place)
+        )
+
     def _answered_us(self, index: int) -> int:
         """Up to when every due is answered before a position: the latest start, or registration."""
         story, moments = self.story, self.story.scene.moments
@@ -341,6 +249,10 @@ class World:
         for earlier in range(index - 1, -1, -1):
             if story.start[earlier]:
                 return moments[earlier].at_us
+            if earlier in self.afresh:
+                return moments[self.afresh[earlier]].at_us - 1
+            if earlier in self.steps and self._is_afresh(earlier):
+                return moments[earlier].at_us - 1
             if earlier in registered:
                 return minute_start_us(moments[earlier].at_us, story.scene.expansion.zone) - 1
         return -(2**62)
@@ -369,7 +281,12 @@ class World:
             for commit in self.course.commits
         )
         found = next((instant for instant in instants if instant > index), None)
-        while found is not None and found - 1 > index and moments[found - 1].at_us == moments[found].at_us:
+        while (
+            found is not None
+            and found - 1 > index
+            and moments[found - 1].at_us == moments[found].at_us
+            and moments[found - 1].name != "Step"
+        ):
             found -= 1
         return found
 
@@ -377,12 +294,12 @@ class World:
         """Where a list takes effect as if it had when it was called, and a due has come since."""
         scene, story = self.story.scene, self.story
         found = []
-        for index, call, is_early in self.course.commits:
+        for index, call, is_early, _ in self.course.commits:
             if is_early and self.fresh[index] and story.task in call.configs:
                 config, begun = call.configs[story.task], scene.at([call.begun])
                 later = S(scene.always, begun)
                 came = (begun & story.in_minute[config]) | (
-                    later & story.shown[config] & self._above_floor(call.begun)
+                    later & story.shown[config] & self._above_floor(call.begun, index)
                 )
                 if S(~(story.start | self._forgotten()), came)[index]:
                     found.append(index)
@@ -431,6 +348,8 @@ class World:
                 due_us = moment.at_us + delay_us
             elif due_us is not None and self._is_far_back(index):
                 due_us = min(due_us, moment.at_us + delay_us)
+            elif due_us is not None and index in self.afresh:
+                due_us = min(due_us, self.story.scene.moments[self.afresh[index]].at_us + delay_us)
             found.append(due_us)
         return found
 
