@@ -10,7 +10,9 @@ cat <<WELCOME
   Services start in stages, one of them crashes and comes back; timers fire, fail, retry, overlap and hit a limit.
   Within two minutes you will have seen it all. Ctrl-C ends everything in order.
 
-  Look around, in a second terminal:
+  Look around, in a browser:  http://127.0.0.1:8787/
+
+  Or in a second terminal:
 
     cd '$PWD'
     export DULY_CONFIG='$here/duly.toml'
