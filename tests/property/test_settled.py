@@ -466,6 +466,37 @@ CASES = [
         crashes=1,
     ),
     Case(
+        "after a stop that raised, dues may come again that a step back within the window repeats",
+        trace(
+            *initialize(5, 10, 1, EVERY),
+            start(1011),
+            end(1011),
+            (-298_989, "ClockStep", {"from": NOON_MS + 1011}),
+            (-597_989, "ClockStep", {"from": NOON_MS - 297_989}),
+            stop_start(-597_989, 2),
+            (-597_984, "StopEnd", {"call": 2, "ok": False}),
+            start(-420_000),
+            end(-420_000),
+            persist_window_ms=1000,
+        ),
+        "S1a T1",
+    ),
+    Case(
+        "what stood when an earlier step was noticed stands after one that was not, and is owed",
+        trace(
+            *initialize(299_999, 300_000, 1, EVERY_AT_ONCE),
+            (186_000, "ClockStep", {"from": NOON_MS + 306_000}),
+            (-112_998, "ClockStep", {"from": NOON_MS + 187_001}),
+            (-212_998, "ClockStep", {"from": NOON_MS - 92_998, "proc": "p2"}),
+            (-212_993, "InitStart", {"call": 5, "regs": [EVERY_AT_ONCE], "proc": "p3"}),
+            (-212_993, "InitEnd", {"call": 5, "ok": True, "proc": "p3"}),
+            (-92_992, "End", {}),
+            persist_window_ms=1000,
+        ),
+        "L1",
+        crashes=1,
+    ),
+    Case(
         "where a process speaks again that was thought dead, what was said since is taken back",
         trace(
             *initialize(0, 1, 1, EVERY, proc="p1"),

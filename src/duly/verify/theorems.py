@@ -189,10 +189,13 @@ class Theorems:
 
     def _leave_open(self) -> None:
         now_us = self._judge.now_us
-        for past in self._pasts.values():
+        for task_id, past in self._pasts.items():
             past.excused = True
-            if now_us - self._stepped_us < self._window_us:
-                past.had_us = LONG_AGO_US  # perhaps nobody has noticed that step
+            if now_us - self._stepped_us < self._window_us:  # perhaps nobody has noticed that step
+                past.had_us = LONG_AGO_US
+                if past.latest is not None:
+                    again_us = _next_due_us(self._judge.tasks.get(task_id), self._stepped_us - 1)
+                    past.latest.next_us = min(past.latest.next_us, again_us)
             success = past.success
             if success is not None and now_us - success.ended_us < self._window_us:
                 success.lost_at = min(success.lost_at, self._judge.at)

@@ -244,33 +244,53 @@ class World:
 
     def _answered_us(self, index: int) -> int:
         """Up to when every due is answered before a position: the latest start, or registration."""
+        return self._answered(index)[1]
+
+    def _answered(self, index: int) -> tuple[int, int]:
+        """The latest start, or registration, before a position, and up to when dues are answered by it."""
         story, moments = self.story, self.story.scene.moments
         registered = {commit.instant for commit in self.course.commits if self.fresh[commit.place]}
         for earlier in range(index - 1, -1, -1):
             if story.start[earlier]:
-                return moments[earlier].at_us
+                return earlier, moments[earlier].at_us
             if earlier in self.afresh:
-                return moments[self.afresh[earlier]].at_us - 1
+                return earlier, moments[self.afresh[earlier]].at_us - 1
             if earlier in self.steps and self._is_afresh(earlier):
-                return moments[earlier].at_us - 1
+                return earlier, moments[earlier].at_us - 1
             if earlier in registered:
-                return minute_start_us(moments[earlier].at_us, story.scene.expansion.zone) - 1
-        return -(2**62)
+                return earlier, minute_start_us(moments[earlier].at_us, story.scene.expansion.zone) - 1
+        return -1, -(2**62)
 
     def _stands_still(self, index: int) -> bool:
-        """Whether a due that had come before a step back lies behind it in the new time, too."""
-        answered_us, now_us = self._answered_us(index), self.story.scene.moments[index].at_us
+        """Whether a due that had come before a step back stands after it.
+
+        It lies behind it in the new time, too; or it had come before an earlier step that was noticed, and so
+        it was written that it stands.
+        """
+        moments = self.story.scene.moments
+        since, answered_us = self._answered(index)
         early = {
             commit.call.configs.get(self.story.task)
             for commit in self.course.commits
             if commit.instant < index < commit.place
         }
+        noticed = [k for k, way in self.course.steps if since < k < index and way in {NOTICED, FAR}]
+        until = [(index, moments[index].at_us), *((k, moments[k].before_us) for k in noticed)]
+        # What came between the beginning of the minute as of which it was registered, and the registration.
+        new = next(
+            (each for each in self.course.commits if self.fresh[each.place] and each.instant == since), None
+        )
         return any(
             shown[k]
-            and (self.known[config][k] or config in early)
-            and answered_us < self.story.scene.moments[k].due_us <= now_us
+            and (
+                self.known[config][k]
+                or config in early
+                or (new is not None and k < new.place and self.known[config][new.place])
+            )
+            and answered_us < moments[k].due_us <= until_us
             for config, shown in self.story.shown.items()
-            for k in range(index)
+            for place, until_us in until
+            for k in range(place)
         )
 
     def _next_list(self, index: int) -> int | None:
