@@ -24,7 +24,7 @@ from benchmarks.report import table
 
 BENCHMARKS = (
     *("cron_next", "cron_parse", "initialize", "restart"),
-    *("memory", "burst", "idle", "proof", "linear", "daemon"),
+    *("memory", "burst", "idle", "proof", "linear", "daemon", "dashboard"),
 )
 _LONGEST_S = 3_600
 _BEGAN_S = time.perf_counter()

@@ -25,7 +25,7 @@ class Daemon:
     """A daemon at work in *folder*, on a file with these tables below its `[supervisor]`."""
 
     def __init__(self, folder: Path, tables: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self.write(tables)
         self.began_s = host.uptime_s()
         with (folder / "log").open("wb") as log:
@@ -37,14 +37,14 @@ class Daemon:
 
     def write(self, tables: str) -> None:
         """Have the file say something else."""
-        (self._folder / "duly.toml").write_text(f'[supervisor]\ntimers = true\ntimezone = "UTC"\n{tables}')
+        (self.folder / "duly.toml").write_text(f'[supervisor]\ntimers = true\ntimezone = "UTC"\n{tables}')
 
     def wait(self) -> None:
         """Return once it has started up."""
         give_up_s = time.monotonic() + 120
         while time.monotonic() < give_up_s:
             if self._process.poll() is not None:
-                raise RuntimeError(f"the daemon ended: {(self._folder / 'log').read_text()}")
+                raise RuntimeError(f"the daemon ended: {(self.folder / 'log').read_text()}")
             try:
                 if self.client.ask("status")["state"] == "running":
                     return
@@ -56,7 +56,7 @@ class Daemon:
     def command(self, *words: str) -> tuple[float, bytes]:
         """Run a command of `duly`; how long that took, in seconds, and what it printed."""
         began_s = time.perf_counter()
-        done = subprocess.run([_DULY, *words], cwd=self._folder, check=True, capture_output=True)
+        done = subprocess.run([_DULY, *words], cwd=self.folder, check=True, capture_output=True)
         return time.perf_counter() - began_s, done.stdout
 
     def end(self) -> None:

@@ -21,7 +21,9 @@ def prepared(say: Callable[[str], None]) -> Path:
     if not python.exists():
         say(f"making {ENVIRONMENT.name}")
         venv.create(ENVIRONMENT, with_pip=True, clear=True)
-    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    needs = [*project["dependencies"], *extras["web"], *extras["metrics"]]
     say("installing what duly needs")
     if not _is_installed(python, *needs):
         sys.exit(f"could not install {', '.join(needs)} into {ENVIRONMENT}")

@@ -169,6 +169,38 @@ def guarded() -> Iterator[Served]:
         yield found
 
 
+def test_restart_leads_to_the_login(guarded: Served, opened: Opening) -> None:
+    """A session ends with the server; when it is back the page soon asks for the token, and goes on."""
+    page = opened(f"{guarded.url}/services", is_live=False, lost=True, statuses=(401,))
+    page.get_by_label("Token").fill("o" * 20)
+    with page.expect_response(lambda answer: "x-duly-part" in answer.request.headers):
+        page.keyboard.press("Enter")
+    guarded.stop()
+    expect(page.locator("#banner")).to_contain_text("The connection is lost")
+    guarded.world.live = guarded.call(lambda: Live("another life"))
+    guarded.start()
+    expect(page.locator("h1")).to_have_text("Log in", timeout=10_000)
+    page.get_by_label("Token").fill("o" * 20)
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("Services")
+
+
+def test_page_that_cannot_be_made_is_told(site: Served, opened: Opening) -> None:
+    """What cannot be made anew is said to be old, until it can be."""
+    page = opened(f"{site.url}/services", statuses=(500,))
+    plain = site.world.services
+
+    def failing() -> Any:
+        raise RuntimeError("not today")
+
+    site.world.services = failing
+    site.call(lambda: site.world.tell("ServiceRunStarted", service="web"))
+    expect(page.locator("#banner")).to_contain_text("What you see is as it was")
+    site.world.services = plain
+    site.call(lambda: site.world.tell("ServiceRunStarted", service="web"))
+    expect(page.locator("#banner")).to_be_hidden()
+
+
 def test_viewers_see_no_buttons(guarded: Served, opened: Opening) -> None:
     """Who logs in as a viewer sees everything, and nothing to press; a wrong token is told."""
     page = opened(f"{guarded.url}/services", is_live=False)

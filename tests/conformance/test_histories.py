@@ -126,6 +126,34 @@ def test_pruning(kind: Kind, tmp_path: Path) -> None:
 
 
 @KINDS
+def test_last_ends_of_many(kind: Kind, tmp_path: Path) -> None:
+    """Of every service the newest run that ended is found, also behind newer ones that have not."""
+
+    async def scenario(rows: Rows) -> None:
+        assert await rows.last_ends() == {}
+        await rows.put([ended(1, "b"), ended(2, "a"), ended(3, "a"), ended(6, "")], [])
+        await rows.put([row(4, "a"), row(5, "c")], [])
+        assert {name: each.id for name, each in (await rows.last_ends()).items()} == {"a": 3, "b": 1, "": 6}
+
+    run(scenario, kind, tmp_path)
+
+
+@KINDS
+def test_pruning_spares_what_started_after_the_clock_was_set_back(kind: Kind, tmp_path: Path) -> None:
+    """A run whose end lies before its start, because the clock was set back, is as old as its start."""
+
+    async def scenario(rows: Rows) -> None:
+        set_back = RunRow(
+            id=2, service="backup", reason="manual", started_us=500, ended_us=10, result="success"
+        )
+        await rows.put([set_back, ended(3), ended(4)], [])
+        await rows.prune(oldest_us=100, runs=100)
+        assert [each.id for each in await rows.runs(limit=9)] == [4, 2]
+
+    run(scenario, kind, tmp_path)
+
+
+@KINDS
 def test_services_are_declared_anew(kind: Kind, tmp_path: Path) -> None:
     """A declaration takes the place of the one before it."""
 

@@ -13,6 +13,7 @@ import pytest
 from duly import Event
 from duly.config.loading import load
 from duly.daemon.daemon import Daemon
+from duly.daemon.operations import OPERATIONS, Nothing
 from duly.daemon.watching import Watch
 from duly.instant import instant_of
 from duly.testing import VirtualClock
@@ -93,6 +94,24 @@ async def test_a_day_is_counted_and_verified(tmp_path: Path) -> None:
         "V4": "holds",
         "V5": "unknown",
     }
+
+
+async def test_a_violation_is_no_good_health(tmp_path: Path) -> None:
+    """What the monitor objects to is a reason of bad health; without timers it is not."""
+    world = WatchedDaemon(tmp_path)
+    async with world.life() as watch:
+        assert watch._daemon is not None
+        await world.clock.advance(timedelta(minutes=2))
+        status = await OPERATIONS["status"].function(watch._daemon, Nothing(), "test")
+        assert status.health.ok
+        fields = {"timer": "t", "target": "job", "reason": "nonsense", "scheduledTime": None, "runId": 9}
+        watch.monitor.listener(Event("TimerFired", 20, world.clock.now(), fields))
+        status = await OPERATIONS["status"].function(watch._daemon, Nothing(), "test")
+        await watch._daemon.switch_gate(is_open=False)
+        without = await OPERATIONS["status"].function(watch._daemon, Nothing(), "test")
+    [reason] = status.health.reasons
+    assert reason.startswith("V2 is violated: every firing answers a slot")
+    assert without.health.ok
 
 
 async def test_a_failed_ping_is_told_without_its_url(tmp_path: Path) -> None:

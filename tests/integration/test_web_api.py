@@ -1,7 +1,8 @@
 """The JSON API: the same operations as the socket, as its OpenAPI document says, whatever is sent to it."""
 
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis
@@ -192,3 +193,34 @@ def test_whatever_is_sent(served: Served, name: str) -> None:
             answered()
         except hypothesis.errors.Unsatisfiable:
             assert mode is modes.NEGATIVE  # what takes nothing cannot be sent wrongly
+
+
+class Numbers:
+    """Metrics that know who asks for their text."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def content_type(self, accept: str, /) -> str:
+        """Plain."""
+        return f"text/plain; accepted={accept}"
+
+    def taken(self, now: float, accept: str = "", /) -> Callable[[], bytes]:
+        """Note who makes the text."""
+        self.asked.append(threading.current_thread().name)
+
+        def made() -> bytes:
+            self.asked.append(threading.current_thread().name)
+            return b"duly_running 1\n"
+
+        return made
+
+
+def test_metrics_do_not_hold_up_the_loop() -> None:
+    """The text of the numbers, which is long with many timers, is made beside the loop that fires them."""
+    site = FakeSite()
+    site.metrics = numbers = Numbers()
+    with serving(settings(), site) as served:
+        assert served.ask("GET", "/metrics").body == b"duly_running 1\n"
+    asked, made = numbers.asked
+    assert asked != made

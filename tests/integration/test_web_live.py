@@ -141,6 +141,32 @@ def test_a_burst_beyond_the_ring() -> None:
         reader.close()
 
 
+def test_a_burst_is_told_when_it_is_over() -> None:
+    """What happens close together is told in one piece, but does not wait for ever to be told."""
+
+    async def main() -> None:
+        live = Live("boot", calm_s=0.05, longest_s=60)
+        stream = live.stream(None)
+        await anext(stream)
+        telling = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)  # noqa: TID251 (yields: the stream begins to wait)
+        for number in range(3):
+            live.publish("TimerFired", "now", {"runId": number})
+        assert not telling.done()
+        assert (await telling).count(b"runId") == 3
+        hasty = Live("boot", calm_s=60, longest_s=0.05)
+        hasty_stream = hasty.stream(None)
+        await anext(hasty_stream)
+        telling = asyncio.ensure_future(anext(hasty_stream))
+        await asyncio.sleep(0)  # noqa: TID251 (yields: the stream begins to wait)
+        hasty.publish("TimerFired", "now", {"runId": 7})
+        assert b'"runId":7' in await asyncio.wait_for(telling, 10)
+        await stream.aclose()
+        await hasty_stream.aclose()
+
+    asyncio.run(main())
+
+
 def test_two_hundred_readers() -> None:
     """Two hundred readers hear everything in order, others are served, and when they go nothing is left."""
     with serving() as served:
@@ -182,6 +208,7 @@ def test_too_many_readers() -> None:
 def test_reader_that_does_not_read() -> None:
     """A reader that stays and does not read is let go of, and no memory is spent on it meanwhile."""
     site = FakeSite()
+    site.live = Live("boot", calm_s=0)
     with serving(settings(limits=QUICK), site) as served:
         reader = Reader(served)
         reader.until(b"event: hello")

@@ -1,8 +1,10 @@
 """The pages over HTTP: what is shared, what is asked again, and what a POST does, without a browser."""
 
+import asyncio
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,10 @@ import pytest
 
 from duly.config.schema import Service
 from duly.daemon import views
+from duly.errors import StoreError
+from duly.store.history import MemoryRows, RunRow
 from duly.web.rendering import statics
+from duly.web.settings import WebSettings
 from tests.web_world import EVIL, HOUR_US, Served, World, now_us, served, served_library
 
 
@@ -36,6 +41,25 @@ def _csrf(client: httpx.Client) -> str:
     found = re.search(r'name="duly-csrf" content="([0-9a-f]+)"', client.get("/").text)
     assert found is not None
     return found[1]
+
+
+@pytest.fixture(autouse=True)
+def _every_page_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is just now."""
+    monkeypatch.setattr("duly.web.rendering._CHEAP_S", 1e9)
+
+
+def test_dear_page_is_made_less_often(
+    site: Served, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that is a lot of work is shown a while longer to all, who are told that there is news."""
+    monkeypatch.setattr("duly.web.rendering._CHEAP_S", 0.0)
+    monkeypatch.setattr("duly.web.rendering._SHARE", 1e9)
+    first = client.get("/services", headers={"x-duly-part": ""})
+    assert (first.headers["x-duly-pace"], "x-duly-again" in first.headers) == ("15.00", False)
+    site.call(lambda: site.world.tell("ServiceRunStarted", service="web"))
+    again = client.get("/services", headers={"x-duly-part": site.world.live.last_id})
+    assert (again.headers["x-duly-again"], again.headers["etag"]) == ("1", first.headers["etag"])
 
 
 def test_part_is_the_content_alone(client: httpx.Client) -> None:
@@ -288,3 +312,123 @@ def test_library_that_goes_on(tmp_path: Path) -> None:
             in httpx.get(f"{site.url}/", headers={"x-duly-part": "library-99"}).text
         )
         assert httpx.get(f"{site.url}/healthz/ready").status_code == 503
+
+
+class Unreadable(MemoryRows):
+    """A history in a store that cannot be read."""
+
+    async def runs(self, **_asked: Any) -> list[RunRow]:
+        """Fail."""
+        raise StoreError(store="duly.db", reason="is not a SQLite database")
+
+    async def run(self, run_id: int, /) -> RunRow | None:
+        """Fail."""
+        raise StoreError(store=f"duly.db, run {run_id}", reason="is not a SQLite database")
+
+
+def test_unreadable_history_is_told(site: Served, client: httpx.Client) -> None:
+    """The overview stays, and says what is wrong; pages that need the history say so too, as an error."""
+    site.world.history = Unreadable()
+    overview = client.get("/")
+    assert overview.status_code == 200
+    assert "the history cannot be read: Store duly.db: is not a SQLite database" in overview.text
+    assert "All is well" not in overview.text
+    assert "services running" in overview.text
+    for path in ("/services/web", "/timers/backup", "/runs", "/runs/1"):
+        page = client.get(path, headers={"x-duly-part": ""})
+        assert page.status_code == 503
+        assert "is not a SQLite database" in page.text
+        assert page.headers["etag"], "a script shows what was said"
+
+
+def test_action_on_a_store_that_fails(site: Served, client: httpx.Client) -> None:
+    """An action that the store keeps from happening is answered with the reason."""
+
+    async def failing(_timer: str, *, enabled: bool) -> None:
+        raise StoreError(store=f"state.db ({enabled})", reason="disk full")
+
+    site.world.switch_timer = failing
+    answer = client.post(
+        "/act/disable/backup",
+        headers={"x-csrf-token": _csrf(client), "accept": "application/json"},
+        json={},
+    )
+    assert answer.status_code == 503
+    assert answer.json()["error"]["message"] == "Store state.db (False): disk full"
+
+
+def test_navigation_says_where_one_is(client: httpx.Client) -> None:
+    """The link to the page one looks at is marked as such, and so is the reach of the time line."""
+    assert '<a href="/services" aria-current="page">Services</a>' in client.get("/services").text
+    assert '<a href="/?hours=6" data-part aria-current="true">6 h</a>' in client.get("/?hours=6").text
+
+
+def test_names_that_look_quoted(site: Served, client: httpx.Client) -> None:
+    """A name that looks like another one, quoted, does not get its page."""
+    twins = tuple(Service(name, ("true",), type="oneshot") for name in ("a#b", "a%23b"))
+    site.world.config = replace(site.world.config, services=(*site.world.config.services, *twins))
+    first, second = client.get("/services/a%23b").text, client.get("/services/a%2523b").text
+    assert "<h1><bdi>a#b</bdi></h1>" in first
+    assert "<h1><bdi>a%23b</bdi></h1>" in second
+
+
+def test_one_event_is_one_page(site: Served) -> None:
+    """All who heard of the same event, or say they heard of one that never was, get the page made once."""
+    calls = 0
+    plain = site.world.services
+
+    def counted() -> Any:
+        nonlocal calls
+        calls += 1
+        return plain()
+
+    async def all_at_once(heard: str) -> None:
+        async with httpx.AsyncClient(base_url=site.url) as client:
+            asking = [client.get("/services", headers={"x-duly-part": heard}) for _ in range(20)]
+            assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
+
+    site.world.services = counted
+    site.call(lambda: site.world.tell("ServiceRunStarted", service="web"))
+    asyncio.run(all_at_once(site.world.live.last_id))
+    first = calls
+    asyncio.run(all_at_once("world-999999999"))
+    assert first <= 2
+    assert calls <= first + 2, "once more, if a second has passed"
+
+
+def test_retry_is_listed_once(site: Served, client: httpx.Client) -> None:
+    """A timer whose next firing is a retry has it in its list as that alone."""
+    at_us = now_us() + HOUR_US
+    reading = site.world.readings["backup"]
+    site.world.readings["backup"] = msgspec.structs.replace(
+        reading, next_us=at_us, retry_at_us=at_us, retry_attempt=1
+    )
+    page = client.get("/timers/backup").text
+    assert page.count(f'data-us="{at_us}"') == 1
+    assert "retry 1" in page
+
+
+def test_question_is_for_those_who_may(site: Served, client: httpx.Client) -> None:
+    """Nobody is asked whether he means what he may not do, or what cannot be done while timers are off."""
+    site.world.is_gate_open = False
+    assert client.get("/act/trigger/backup").status_code == 404
+    assert client.get("/act/stop/web").status_code == 200
+    guarded = WebSettings(listen="127.0.0.1:0", operator_token="o" * 20, viewer_token="v" * 20)
+    with served(World(), guarded) as other:
+        viewer = {"authorization": f"Bearer {'v' * 20}"}
+        page = httpx.get(f"{other.url}/act/stop/web", headers=viewer)
+    assert page.status_code == 403
+    assert '<form method="post" action="/act' not in page.text
+
+
+def test_library_is_told_to_programs_too(tmp_path: Path) -> None:
+    """The API says of a library's health what the page says; a probe hears of a store that breaks."""
+    with served_library(tmp_path) as site, httpx.Client(base_url=site.url) as client:
+        client.get("/")
+        health = client.get("/api/v1/status").json()["health"]
+        assert (health["ok"], health["reasons"]) == (False, ["the last run of fails failed"])
+        assert client.get("/healthz/ready").status_code == 200
+        (tmp_path / "state.db").write_bytes(b"not a database at all" * 100)
+        until_s = time.monotonic() + 10
+        while client.get("/healthz/ready").status_code == 200:
+            assert time.monotonic() < until_s, "nobody looked at the store"

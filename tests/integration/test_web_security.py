@@ -855,16 +855,48 @@ def test_drops_do_not_prolong_the_patience() -> None:
 
 
 def test_too_many_connections() -> None:
-    """Beyond the limit connections are closed at once, and those that are there go on."""
+    """Beyond the limit connections are closed at once, and those that are answered go on."""
     with serving(settings(limits=Limits(connections=5))) as served:
         held = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(5)]
         for each in held:
-            each.sendall(b"GET /healthz/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            each.sendall(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert each.recv(15) == b"HTTP/1.1 200 OK"
         assert served.raw(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
-        held.pop().close()
         for each in held:
             each.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: loc",
+        b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\na",
+        b"GET /healthz/live HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+def test_the_quiet_shut_nobody_out(said: bytes) -> None:
+    """Whoever holds all connections and says nothing, or not all of it, makes room for somebody who asks."""
+    with serving(settings(operator_token=OPERATOR, limits=Limits(connections=5))) as served:
+        held = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(5)]
+        for each in held:
+            each.sendall(said)
+        for _ in range(3):
+            probe = served.raw(b"GET /healthz/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert probe.startswith(b"HTTP/1.1 200 OK")
+        for each in held:
+            each.close()
+
+
+def test_length_told_in_two_ways(open_site: Served) -> None:
+    """A body whose length a proxy could read differently is refused, and nothing after it is a request."""
+    smuggled = b"GET /healthz/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    told = open_site.raw(
+        b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"0\r\n\r\n" + smuggled
+    )
+    assert told.startswith(b"HTTP/1.1 400 ")
+    assert told.count(b"HTTP/1.1 ") == 1
 
 
 # --- secrets ---

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import re
+import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -364,3 +366,32 @@ def test_the_page_lists_every_metric() -> None:
     suffix = re.compile(r"_(bucket|count|sum|created)$")
     named = {suffix.sub("", name) for name in known_names()}
     assert listed == {name for name in named if f"{name}_total" not in named}
+
+
+def test_text_is_made_in_another_thread() -> None:
+    """What is worked out is of the moment that was asked for; its text may be made elsewhere."""
+    asked: list[threading.Thread] = []
+
+    def dues() -> dict[str, datetime]:
+        asked.append(threading.current_thread())
+        return {"nightly": START + timedelta(minutes=1)}
+
+    watched = Watched(timer_dues=dues)
+    made = watched.metrics.taken()
+    watched.now += timedelta(seconds=50)
+    with ThreadPoolExecutor(1) as pool:
+        told = samples_in(pool.submit(made).result())
+    assert told["duly_seconds_until_next_due{kind=timer,name=nightly}"] == 60
+    assert asked == [threading.current_thread()]
+    assert watched.samples()["duly_seconds_until_next_due{kind=timer,name=nightly}"] == 10
+
+
+def test_the_first_of_its_kind_alerts() -> None:
+    """A counter begins with 1, not with 0, and so has not risen: rules take the value of one that is new."""
+    [group] = yaml.safe_load(text_of("alerts.yml"))["groups"]
+    rising = 0
+    for rule in group["rules"]:
+        for name in re.findall(r"increase\((\w+)", rule["expr"]):
+            rising += 1
+            assert re.search(rf"\({name}\{{[^}}]*\}} unless {name} offset 1h\)\s+or increase", rule["expr"])
+    assert rising == 2

@@ -129,6 +129,22 @@ def test_tiles_hide_timers_while_the_gate_is_closed() -> None:
     assert labels == ["services running", "services failed", "runs in 24 h"]
 
 
+@pytest.mark.parametrize(
+    ("results", "note"),
+    [
+        ({}, ""),
+        ({"success": 2}, "all successful"),
+        ({None: 1}, "1 still running"),
+        ({None: 1, "success": 2}, "1 still running"),
+        ({None: 1, "success": 2, "exit": 1}, "1 not successful"),
+    ],
+)
+def test_runs_under_way_are_not_yet_successful(results: dict[str | None, int], note: str) -> None:
+    """Only what has ended counts as a success."""
+    counts = {"services": 1, "services_running": 1, "services_failed": 0, "invalid": 0}
+    assert models.tiles(counts, 0, results, has_timers=False)[2].note == note
+
+
 def test_unknown_states_are_shown_as_they_are() -> None:
     """A state that a later daemon has is shown by its word."""
     entry = models.ServiceEntry(Service("a", ("b",)), views.StoredService(id="a", state="dreaming"), None)

@@ -78,7 +78,7 @@ def test_printed_drops_colours() -> None:
     assert words.printed("\x1b[1;31mred\x1b[0m\r\n50%\r60%\n") == "red\n50%\\x0d60%\n"
 
 
-@pytest.mark.parametrize("end", ["\x1b", "\x1b[", "\x1b[1;3", "\ufffd"])
+@pytest.mark.parametrize("end", ["\x1b", "\x1b[", "\x1b[1;3", "\ufffd", "\r"])
 def test_settled_waits_for_the_rest(end: str) -> None:
     """What the next byte may still change is not shown yet."""
     assert words.settled(f"done{end}") == "done"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from datetime import timedelta, tzinfo
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -96,6 +97,8 @@ class Daemon:
         """Called when the end begins, whoever asked for it."""
         self.on_run_started: list[Callable[[RunRow], None]] = []
         self.on_run_ended: list[Callable[[RunRow], None]] = []
+        self.fault_sources: list[Callable[[], Iterable[str]]] = []
+        """Asked for what else keeps all from being well, a sentence for each."""
         self.doors: list[Door] = []
         """Opened beside the socket, and closed before it."""
         self._dashboard = ""
@@ -395,7 +398,11 @@ class Daemon:
             is_gate_open=self._gate is not None and self._gate.is_open,
             pid=os.getpid(),
             started_us=self._started_us,
-            faults=(*self._faults.values(), *damaged),
+            faults=(
+                *self._faults.values(),
+                *damaged,
+                *chain.from_iterable(ask() for ask in self.fault_sources),
+            ),
             config=str(self.config.path),
             store=str(store_path(self.config)),
             socket=str(socket_path(self.config)),

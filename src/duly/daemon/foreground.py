@@ -5,6 +5,7 @@ and WINCH are handed on to the services. Whatever services leave behind without 
 """
 
 import asyncio
+import gc
 import os
 import signal
 import time
@@ -57,6 +58,7 @@ async def _serve(config: Config, *, timers: bool | None, is_echoing: bool, umask
         daemon.on_run_started.append(lambda row: _echo(daemon, echo, row))
         daemon.on_run_ended.append(lambda row: echo.end(row.id))
     daemon.on_reloading.append(notifier.reloading)
+    daemon.on_started_up.append(_settle)
     daemon.on_started_up.append(lambda: notifier.ready(_summary(daemon.config)))
     daemon.on_stopping.append(notifier.stopping)
     watchdog = front.keep_alive()
@@ -69,6 +71,12 @@ async def _serve(config: Config, *, timers: bool | None, is_echoing: bool, umask
         reaper.end()
         if echo is not None:
             echo.close()
+
+
+def _settle() -> None:
+    """Have the garbage collector leave alone what start-up made: thousands of tasks cost it 100 ms a time."""
+    gc.collect()
+    gc.freeze()
 
 
 def _echo(daemon: Daemon, echo: Echo, row: RunRow) -> None:

@@ -15,7 +15,7 @@ from duly.daemon.protocol import DISABLED, FAILED, OperationError
 from duly.daemon.views import DISABLED_MESSAGE, TimerReading
 from duly.errors import SchedulerError
 from duly.events import Announcer
-from duly.instant import Instant
+from duly.instant import Instant, instant_of
 from duly.store.history import History, MissRow, RunRow
 from duly.store.sqlite import SQLiteStore
 from duly.supervisor.supervisor import Supervisor
@@ -123,12 +123,13 @@ class Gate:
         timers = self._timers
         if timers is None:
             return None
+        now_us = instant_of(self._clock.now())
         return {
             state.name: TimerReading(
                 enabled_override=state.enabled_override,
                 registered_us=state.registered_us,
                 answered_us=state.answered_us,
-                next_us=timers.next_run_us(state.name),
+                next_us=timers.next_of(state, now_us),
                 last_run_us=state.last_run_us,
                 last_success_us=state.last_success_us,
                 last_failure_us=state.last_failure_us,

@@ -50,7 +50,7 @@ _TIMERS_AT_ONCE = 250
 # --- what it is made of ---
 
 
-class TimerReading(msgspec.Struct, frozen=True, kw_only=True):
+class TimerReading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a timer's state says; every field may be missing but what the store always has."""
 
     enabled_override: bool | None = None

@@ -63,6 +63,7 @@ class Watch:
     def attach(self, daemon: Daemon) -> None:
         """Watch *daemon*, from inside its loop."""
         self._daemon = daemon
+        daemon.fault_sources.append(self._violations)
         self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
         if self.metrics is not None:
             daemon.time_writes(self.metrics.store_wrote)
@@ -78,12 +79,19 @@ class Watch:
         """What the monitor says of each property; None while there are no timers to watch."""
         from duly.web.site import Verdict  # noqa: PLC0415 (asked only by the web)
 
-        if self._daemon is None or self._daemon.timers() is None:
+        if self._daemon is None or not self._daemon.standing().is_gate_open:
             return None
         return [
             Verdict(finding.property, _WORDS[finding.verdict], finding.violated, finding.words)
             for finding in self.monitor.findings()
         ]
+
+    def _violations(self) -> list[str]:
+        """What is not well: all that the monitor objects to, while there are timers."""
+        found = [one for one in self.monitor.findings() if one.verdict is judgement.Verdict.VIOLATED]
+        # Timers are counted only if there is something to tell: this is asked for every page.
+        is_told = bool(found) and self._daemon is not None and self._daemon.timers() is not None
+        return [f"{one.property} is violated: {one.words}" for one in found] if is_told else []
 
     def _tell(self, event: Event) -> None:
         metrics = [] if self.metrics is None else [self.metrics.listener]

@@ -5,7 +5,7 @@ when somebody asks, from instants. At most `most_names` tasks, services and time
 by itself, and in histograms, which are fourteen series each, a tenth as many; the rest is called `other`.
 What is removed from the configuration is forgotten here as well.
 
-All of it belongs to the thread of the loop, but for `store_wrote`.
+All of it belongs to the thread of the loop, but for `store_wrote` and what `taken` answers.
 """
 
 import platform
@@ -62,7 +62,7 @@ class Metrics(Collector):
         self._names = Names(most_names)
         self._measured = Names(-(-most_names // 10))
         self._now = HostClock().now if now is None else now
-        self._asked_at: datetime | None = None
+        self._taken: list[Metric] | None = None
         self._asking = threading.Lock()
         self._timer_dues = timer_dues
         self._schedules = Schedules(timezone or tzlocal.get_localzone())
@@ -230,13 +230,25 @@ class Metrics(Collector):
 
         *now* is in seconds since the epoch; by default the clock is asked.
         """
+        return self.taken(now, accept)()
+
+    def taken(self, now: float | None = None, accept: str = "") -> Callable[[], bytes]:
+        """What makes the text of `exposition`, from all that is known now.
+
+        Calling it takes a while if there are many names, and may be done in a thread.
+        """
         encode, _ = choose_encoder(accept)
-        with self._asking:
-            self._asked_at = None if now is None else datetime.fromtimestamp(now, UTC)
-            try:
-                return encode(self.registry)
-            finally:
-                self._asked_at = None
+        worked_out = list(self._worked_out(self._now() if now is None else datetime.fromtimestamp(now, UTC)))
+
+        def encoded() -> bytes:
+            with self._asking:
+                self._taken = worked_out
+                try:
+                    return encode(self.registry)
+                finally:
+                    self._taken = None
+
+        return encoded
 
     @staticmethod
     def content_type(accept: str = "") -> str:
@@ -249,7 +261,9 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """What is worked out when asked for (`prometheus_client`)."""
-        now = self._now() if self._asked_at is None else self._asked_at
+        yield from self._worked_out(self._now()) if self._taken is None else self._taken
+
+    def _worked_out(self, now: datetime) -> Iterator[Metric]:
         yield InfoMetricFamily(
             "duly_build",
             "The version of duly.",

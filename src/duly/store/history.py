@@ -207,6 +207,8 @@ class History:
         """Runs that started then, or before and have not ended; newest first, without their output."""
         waiting = self._waiting()
         written = await self.rows.runs_between(from_us, to_us, limit=limit)
+        if not waiting and not self._runs:
+            return written
         known = {row.id: row for row in written} | waiting | self._runs
         return _between(known.values(), from_us, to_us)[:limit]
 
@@ -394,7 +396,8 @@ class MemoryRows:
         ages: Counter[str] = Counter()
         for row in _newest(self._runs.values(), None, None, None):
             ages[row.service] += 1
-            is_over = row.ended_us is not None and (row.ended_us < oldest_us or ages[row.service] > runs)
+            is_old = row.ended_us is not None and max(row.started_us, row.ended_us) < oldest_us
+            is_over = row.ended_us is not None and (is_old or ages[row.service] > runs)
             if is_over and row.id not in kept:
                 del self._runs[row.id]
         ages.clear()

@@ -5,6 +5,7 @@ They share the file, its hold, its one writer thread and its faults with the tas
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import apsw
@@ -18,6 +19,8 @@ from duly.store.sqlite import SQLiteStore, sql
 T = TypeVar("T")
 
 _LAST = 2**62
+_REMOVED_AT_ONCE = 1_000
+"""Runs that are forgotten in one transaction; whoever wants to write comes in between."""
 
 _encoded = msgspec.json.Encoder().encode
 
@@ -68,16 +71,16 @@ class SQLiteRows:
     ) -> list[RunRow]:
         """Runs, newest first."""
         query, values = list_query(service, timer, before, limit, with_output=with_output)
-        return _runs(await self._seen(query, values))
+        return await self._seen_runs(query, values)
 
     async def runs_between(self, from_us: Instant, to_us: Instant, limit: int) -> list[RunRow]:
         """Runs that started then, or before and have not ended; newest first, without their output."""
         chosen = {"from": from_us, "to": to_us, "limit": limit}
-        return _runs(await self._seen(sql("run_between"), chosen))
+        return await self._seen_runs(sql("run_between"), chosen)
 
     async def trend(self, service: str, *, limit: int) -> list[RunRow]:
         """The newest runs of a service that have ended, newest first, without their output."""
-        return _runs(await self._seen(sql("run_trend"), {"service": service, "limit": limit}))
+        return await self._seen_runs(sql("run_trend"), {"service": service, "limit": limit})
 
     async def counts(self, since_us: Instant, besides: Sequence[int] = ()) -> dict[str | None, int]:
         """How many runs that started since then ended how; None for those that have not."""
@@ -90,8 +93,10 @@ class SQLiteRows:
 
     async def misses(self, *, timer: str | None = None, limit: int) -> list[MissRow]:
         """Misses, newest first."""
-        found = await self._rows(*misses_query(timer, limit))
-        return [msgspec.convert(row, MissRow) for row in found]
+        query, values = misses_query(timer, limit)
+        return await self._store.read(
+            lambda connection: msgspec.convert(connection.execute(query, values).fetchall(), list[MissRow])
+        )
 
     async def open_runs(self) -> list[RunRow]:
         """The runs of which no end is known, oldest first."""
@@ -103,18 +108,24 @@ class SQLiteRows:
 
     async def prune(self, *, oldest_us: Instant, runs: int, misses: bool = True) -> None:
         """Forget what is too old or too much, but never the newest of each service that has ended."""
-
-        def change(connection: apsw.Connection) -> None:
-            for name in ("run_prune", "miss_prune") if misses else ("run_prune",):
-                connection.execute(sql(name), {"oldest": oldest_us, "runs": runs})
-
-        await self._store.write(change)
+        # They are looked for beside the writer: that takes long, and starts wait for the writer.
+        found = await self._seen(sql("run_prune"), {"oldest": oldest_us, "runs": runs})
+        for first in range(0, len(found), _REMOVED_AT_ONCE):
+            gone = _encoded([run_id for (run_id,) in found[first : first + _REMOVED_AT_ONCE]]).decode()
+            await self._store.write(partial(_execute, sql("run_remove"), (gone,)))
+        if misses:
+            chosen = {"oldest": oldest_us, "runs": runs}
+            await self._store.write(partial(_execute, sql("miss_prune"), chosen))
 
     async def _rows(self, query: str, values: Any = None) -> list[Any]:
         return await self._store.read(lambda connection: connection.execute(query, values).fetchall())
 
     async def _seen(self, query: str, values: Any = None) -> list[Any]:
         return await self._store.look(lambda connection: connection.execute(query, values).fetchall())
+
+    async def _seen_runs(self, query: str, values: Any) -> list[RunRow]:
+        # Made in the thread that looks: thousands would hold up the loop.
+        return await self._store.look(lambda connection: _runs(connection.execute(query, values).fetchall()))
 
 
 def list_query(
@@ -141,7 +152,11 @@ def misses_query(timer: str | None, limit: int) -> tuple[str, dict[str, Any]]:
 
 
 def _runs(rows: Sequence[Any]) -> list[RunRow]:
-    return [msgspec.convert(row, RunRow) for row in rows]
+    return msgspec.convert(rows, list[RunRow])
+
+
+def _execute(statement: str, values: Any, connection: apsw.Connection) -> None:
+    connection.execute(statement, values)
 
 
 class TimerShelf(Generic[T]):

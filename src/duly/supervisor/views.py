@@ -23,7 +23,7 @@ _SHOWN: dict[Phase, Shown] = {
 }
 
 
-class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A service as it is shown."""
 
     id: str

@@ -202,11 +202,17 @@ class Timers:
 
     def next_run_us(self, name: str) -> Instant | None:
         """When a timer will fire next, as far as is known; None when it will not. Raises TimerError."""
-        timer = self.state(name)
-        is_active = timer.running_run is not None or self._rules.target_state(timer.target) == "active"
+        return self.next_of(self.state(name), self._poller.now_us())
+
+    def next_of(self, timer: TimerState, now_us: Instant) -> Instant | None:
+        """When a timer that is at hand will fire next."""
+        # Of thousands only those with an interval depend on their target.
+        is_active = timer.definition.on_unit_active_sec is not None and (
+            timer.running_run is not None or self._rules.target_state(timer.target) == "active"
+        )
         at_us = next_run_us(timer, is_target_active=is_active)
         # What is owed already, and could not be written yet, comes as soon as it can.
-        return None if at_us is None else max(at_us, self._poller.now_us())
+        return None if at_us is None else max(at_us, now_us)
 
     # --- by hand ---
 

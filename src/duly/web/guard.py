@@ -257,8 +257,8 @@ async def _refuse(asked: Asked, refusal: Refusal, scope: Scope, receive: Receive
         headers["allow"] = "GET, HEAD, POST"
     if refusal.status == 429:
         headers["retry-after"] = "60"
-    if refusal.status == 413:
-        headers["connection"] = "close"
+    if refusal.status in {400, 413}:
+        headers["connection"] = "close"  # what follows may be no request of its own
     await refused(asked, refusal, headers)(scope, receive, send)
 
 

@@ -1,9 +1,9 @@
 """What happens, as it happens: a bounded ring of events, and the streams that tell them to browsers.
 
 All streams read the one ring, each from its own place: a reader costs a number, not a queue. One that falls
-out of the ring is told to look at everything anew ("reset"). A burst is told in one piece, and not more often
-than a few times a second, so that many open pages cost the scheduler nothing. Of an event only what is listed
-here is told: no output, no environment.
+out of the ring is told to look at everything anew ("reset"). A burst is told in one piece when it is over, or
+has lasted for a while: pages that are made anew in the middle of it would hold up what is to start. Of an
+event only what is listed here is told: no output, no environment.
 """
 
 import asyncio
@@ -21,8 +21,10 @@ RING = 2_000
 """Events that are kept for those who come back."""
 MOST_CLIENTS = 256
 HEARTBEAT_S = 15.0
-PACE_S = 0.25
-"""The least time between two tellings of one stream."""
+CALM_S = 0.25
+"""What happens within this time of each other is told together."""
+LONGEST_S = 2.0
+"""But nothing waits longer than this to be told."""
 
 _SHOWN = frozenset(
     (
@@ -74,10 +76,23 @@ class TooManyError(Exception):
 class Live:
     """The ring. *boot* tells one life of the process from the next, so that numbers are never confused."""
 
-    def __init__(self, boot: str, *, ring: int = RING, most_clients: int = MOST_CLIENTS) -> None:
+    def __init__(
+        self,
+        boot: str,
+        *,
+        ring: int = RING,
+        most_clients: int = MOST_CLIENTS,
+        calm_s: float = CALM_S,
+        longest_s: float = LONGEST_S,
+    ) -> None:
         self._boot = boot
         self._ring: deque[Told] = deque(maxlen=ring)
         self._last = 0
+        self._open = 0
+        """The newest that may be told; what came after it waits for calm."""
+        self._calm_s, self._longest_s = calm_s, longest_s
+        self._newest_s = self._since_s = 0.0
+        self._calming: asyncio.TimerHandle | None = None
         self._most_clients = most_clients
         self._clients = 0
         self._waiting: set[asyncio.Future[None]] = set()
@@ -96,14 +111,34 @@ class Live:
         self._last += 1
         body = _encode({"event": name, "time": time, **shown})
         self._ring.append(Told(self._last, name, body))
-        self._wake()
+        if self._clients or self._waiting:
+            self._tell_soon(asyncio.get_running_loop())
+        else:
+            self._open = self._last
 
     def close(self) -> None:
         """End every stream."""
         self._is_closed = True
-        self._wake()
+        self._tell()
 
-    def _wake(self) -> None:
+    def _tell_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._newest_s = loop.time()
+        if self._calming is None:
+            self._since_s = self._newest_s
+            self._calming = loop.call_later(min(self._calm_s, self._longest_s), self._tell_if_calm, loop)
+
+    def _tell_if_calm(self, loop: asyncio.AbstractEventLoop) -> None:
+        due_s = min(self._newest_s + self._calm_s, self._since_s + self._longest_s)
+        if due_s > loop.time():
+            self._calming = loop.call_at(due_s, self._tell_if_calm, loop)
+        else:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._calming is not None:
+            self._calming.cancel()
+            self._calming = None
+        self._open = self._last
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
@@ -146,7 +181,7 @@ class Live:
         return self._last, self._after(number)
 
     async def stream(
-        self, last_id: str | None, *, heartbeat_s: float = HEARTBEAT_S, pace_s: float = PACE_S
+        self, last_id: str | None, *, heartbeat_s: float = HEARTBEAT_S
     ) -> AsyncGenerator[bytes, None]:
         """Server-sent events from *last_id* on, until `close`."""
         number, missed = self.since(last_id)
@@ -154,9 +189,9 @@ class Live:
         if missed:
             yield b"".join(self._message(told) for told in missed)
         while not self._is_closed:
-            if number == self._last:
+            if number >= self._open:
                 await self._news(heartbeat_s)
-                if number == self._last:
+                if number >= self._open:
                     yield b": still here\n\n"
                 continue
             if self._has_all_since(number):
@@ -165,7 +200,6 @@ class Live:
                 piece = self._greeting("reset")
             number = self._last
             yield piece
-            await self._pause(pace_s)
 
     async def _news(self, patience_s: float) -> None:
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -176,10 +210,6 @@ class Live:
                     await waiting
         finally:
             self._waiting.discard(waiting)
-
-    async def _pause(self, pace_s: float) -> None:
-        if pace_s > 0:
-            await asyncio.sleep(pace_s)  # noqa: TID251 (the pace of a stream is no matter of the clock)
 
     def _id(self, number: int) -> str:
         return f"{self._boot}-{number}"

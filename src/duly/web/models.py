@@ -3,7 +3,9 @@
 A table of thousands is filtered and sorted as cheap keys; only the rows of the page that is shown are made.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import nsmallest
 from typing import Any, NamedTuple
 
 import msgspec
@@ -162,10 +164,11 @@ def firsts_of(config: Config, readings: Mapping[str, views.TimerReading]) -> dic
 
 def soonest(reading: views.TimerReading) -> Instant | None:
     """When a timer fires next, for whichever reason."""
-    times = [
-        at_us for at_us in (reading.next_us, reading.retry_at_us) if at_us is not None and at_us < NEVER_US
-    ]
-    return min(times, default=None)
+    next_us, retry_us = reading.next_us, reading.retry_at_us
+    at_us = NEVER_US if next_us is None else next_us
+    if retry_us is not None and retry_us < at_us:
+        at_us = retry_us
+    return at_us if at_us < NEVER_US else None
 
 
 _LAST = (1, 0)
@@ -226,10 +229,10 @@ def table_of(
     text_of: Callable[[Any], str],
 ) -> Table:
     """The entries that were asked for; each has a `kind`."""
-    counts: dict[str, int] = {}
-    for entry in entries:
-        counts[entry.kind] = counts.get(entry.kind, 0) + 1
-    found = [entry for entry in entries if asked.only in {"", entry.kind}]
+    kinds = [entry.kind for entry in entries]
+    found = list(entries)
+    if asked.only:
+        found = [entry for entry, kind in zip(entries, kinds, strict=True) if kind == asked.only]
     for word in asked.text.casefold().split():
         found = [entry for entry in found if word in text_of(entry).casefold()]
     if asked.sort:
@@ -238,7 +241,7 @@ def table_of(
     page = max(min(asked.page, pages), 1)
     first = (page - 1) * PAGE
     shown = found[first : first + PAGE]
-    return Table(shown, asked._replace(page=page), len(found), len(entries), first, pages, counts)
+    return Table(shown, asked._replace(page=page), len(found), len(entries), first, pages, Counter(kinds))
 
 
 def _sorted(entries: list[Any], key: Callable[[Any], Any], *, is_down: bool) -> list[Any]:
@@ -366,7 +369,7 @@ def tiles(
             "runs in 24 h",
             f"{sum(results.values()):,}",
             "/runs",
-            note=f"{failed:,} not successful" if failed else "all successful" if results else "",
+            note=_how_they_went(failed, results.get(None, 0), sum(results.values())),
             tone="warn" if failed else "calm",
         ),
     ]
@@ -377,6 +380,12 @@ def tiles(
     if status["invalid"]:
         shown.append(Tile("invalid entries", f"{status['invalid']:,}", "/invalid", "bad"))
     return shown
+
+
+def _how_they_went(failed: int, running: int, total: int) -> str:
+    if failed:
+        return f"{failed:,} not successful"
+    return f"{running:,} still running" if running else "all successful" if total else ""
 
 
 class Next(NamedTuple):
@@ -390,13 +399,15 @@ class Next(NamedTuple):
 
 def next_firings(entries: Iterable[TimerEntry], most: int) -> list[Next]:
     """The firings that come first."""
-    ahead = []
-    for entry in entries:
-        at_us = soonest(entry.reading)
-        if at_us is not None:
-            is_retry = at_us == entry.reading.retry_at_us
-            ahead.append(Next(entry.timer.id, entry.timer.target, at_us, is_retry))
-    return sorted(ahead, key=lambda one: one.at_us)[:most]
+    ahead = [
+        (at_us, order, entry)
+        for order, entry in enumerate(entries)
+        if (at_us := soonest(entry.reading)) is not None
+    ]
+    return [
+        Next(entry.timer.id, entry.timer.target, at_us, at_us == entry.reading.retry_at_us)
+        for at_us, _, entry in nsmallest(most, ahead)
+    ]
 
 
 class RunFacts(NamedTuple):

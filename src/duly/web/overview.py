@@ -1,11 +1,18 @@
-"""The overview: one picture of everything, at one moment. Pure, so that a thread can make it."""
+"""The overview: one picture of everything, at one moment. Pure, so that a thread can make it.
+
+What the history says is asked for before. One that cannot be read leaves the picture without runs, and is a
+reason of bad health: then above all somebody wants to see how everything is.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from duly.config.schema import Config
 from duly.daemon import views
+from duly.daemon.backend import Backend
+from duly.errors import StoreError
+from duly.instant import Instant
 from duly.store.history import MissRow, RunRow
 from duly.web import models, timeline
 
@@ -14,6 +21,36 @@ if TYPE_CHECKING:
 
 NEXT_SHOWN = 10
 """Firings to come, and runs that were, in the lists."""
+
+
+_MOST_DRAWN = 1_500
+"""Runs that the time line looks at; if there are more, it says so."""
+_MOST_MISSES = 5_000
+
+
+class Seen(NamedTuple):
+    """What the history says."""
+
+    runs: Sequence[RunRow] = ()
+    latest: Sequence[RunRow] = ()
+    misses: Sequence[MissRow] = ()
+    counts: Mapping[str | None, int] = {}
+    left_out: bool = False
+    """Whether there are older runs than those."""
+    faults: tuple[str, ...] = ()
+
+
+async def seen(backend: Backend, window: timeline.Window, since_us: Instant) -> Seen:
+    """What the history says of a window; of misses and counts what it says since *since_us*."""
+    history, is_open = backend.history, backend.standing().is_gate_open
+    try:
+        runs = await history.runs_between(window.from_us, window.to_us, limit=_MOST_DRAWN)
+        latest = await history.runs(limit=NEXT_SHOWN, with_output=False)
+        misses = await history.misses(limit=_MOST_MISSES) if is_open else []
+        counts = await history.counts(since_us)
+    except StoreError as error:
+        return Seen(faults=(f"the history cannot be read: {error.message}",))
+    return Seen(runs, latest, models.misses_since(misses, since_us), counts, len(runs) >= _MOST_DRAWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +121,8 @@ class Picture:
             reading, matter = (self.timers or {}).get(timer.id), matters.get(timer.target)
             if reading is None or matter is None:
                 continue
-            if reading.next_us is not None and self.window.holds(reading.next_us):
+            is_slot = reading.next_us != reading.retry_at_us
+            if is_slot and reading.next_us is not None and self.window.holds(reading.next_us):
                 matter.slots.append(reading.next_us)
             if reading.retry_at_us is not None and self.window.holds(reading.retry_at_us):
                 matter.retries.append(reading.retry_at_us)

@@ -19,13 +19,13 @@ from starlette.routing import BaseRoute, Route
 
 from duly.daemon import views
 from duly.daemon.backend import Backend
-from duly.daemon.operations import OPERATIONS, OfOne
-from duly.daemon.protocol import DISABLED, NOT_FOUND, OperationError
+from duly.daemon.protocol import BUSY, DISABLED, NOT_FOUND, OperationError
 from duly.instant import NEVER_US
 from duly.store.history import MissRow, RunRow
 from duly.web import models, store_pages, timeline, words
 from duly.web.answers import error_body, json_response
-from duly.web.overview import NEXT_SHOWN, Picture
+from duly.web.api import perform
+from duly.web.overview import Picture, seen
 from duly.web.plain_pages import common_routes, told, unknown, verification_of
 from duly.web.rendering import Gathered, Link, Renderer
 from duly.web.security import visitor
@@ -35,9 +35,6 @@ from duly.web.store_site import StoreSite
 _RUNS_SHOWN = 25
 _RUNS_PAGE = 100
 _MISSES_SHOWN = 500
-_MOST_DRAWN = 1_500
-"""Runs that the time line looks at; if there are more, it says so."""
-_MOST_MISSES = 5_000
 _SLOTS_SHOWN = 10
 _ANSWERS_SHOWN = 8
 _OUTPUT_PREVIEW = 20_000
@@ -45,7 +42,7 @@ _OUTPUT_PREVIEW = 20_000
 _LAST_ID = 2**62
 _SERVICE_KINDS = ("failed", "skipped", "waiting", "starting", "running", "stopped", "done", "disabled")
 _TIMER_KINDS = ("failing", "running", "fine", "disabled")
-_STATUSES = {NOT_FOUND: 404, DISABLED: 404, READ_ONLY: 403}
+_STATUSES = {NOT_FOUND: 404, DISABLED: 404, READ_ONLY: 403, BUSY: 503}
 _DONE = {
     "start": "Started {id}.",
     "stop": "Stopped {id}.",
@@ -99,7 +96,7 @@ class Pages:
 
     def _links(self, path: str) -> list[Link]:
         config = self._backend.config
-        has_timers = self._backend.timers() is not None
+        has_timers = self._backend.standing().is_gate_open
         rows = [("/", "Overview"), ("/services", "Services")]
         rows += [("/timers", "Timers")] if has_timers else []
         rows += [("/runs", "Runs")]
@@ -131,24 +128,21 @@ class Pages:
             backend = self._backend
             now_us = backend.standing().now_us
             window, day = timeline.window_at(now_us, hours), timeline.window_at(now_us)
-            runs = await backend.history.runs_between(window.from_us, window.to_us, limit=_MOST_DRAWN)
-            counts = await backend.history.counts(day.from_us)
-            latest = await backend.history.runs(limit=NEXT_SHOWN, with_output=False)
-            is_open = backend.timers() is not None
-            misses = await backend.history.misses(limit=_MOST_MISSES) if is_open else []
+            found = await seen(backend, window, day.from_us)
             # Without an await from here on: all of it is of one moment.
             standing, readings = backend.standing(), backend.timers()
+            standing = msgspec.structs.replace(standing, faults=(*standing.faults, *found.faults))
             picture = Picture(
                 standing=standing,
                 config=backend.config,
                 services=list(backend.services()),
                 timers=readings,
                 window=window,
-                runs=runs,
-                latest=latest,
-                misses=models.misses_since(misses, day.from_us) if readings is not None else [],
-                counts=counts,
-                left_out=len(runs) >= _MOST_DRAWN,
+                runs=found.runs,
+                latest=found.latest,
+                misses=found.misses if readings is not None else [],
+                counts=found.counts,
+                left_out=found.left_out,
                 shelf=None if readings is None else self._calendars(standing),
             )
             return "overview.html", await asyncio.to_thread(picture.values), 200
@@ -248,7 +242,7 @@ class Pages:
 
     async def _timer(self, request: Request, name: str) -> Response:
         async def gather() -> Gathered:
-            if self._backend.timers() is None:
+            if not self._backend.standing().is_gate_open:
                 return self._gate_closed()
             runs = await self._backend.history.runs(timer=name, limit=timeline.STRIP, with_output=False)
             misses = await self._backend.history.misses(timer=name, limit=timeline.STRIP)
@@ -285,7 +279,7 @@ class Pages:
         shelf, now_us = self._calendars(standing), standing.now_us
         ahead = slots_ahead(entry.timer, shelf, now_us, _LAST_ID, _SLOTS_SHOWN)
         if entry.reading.next_us is not None:
-            ahead = sorted({*ahead, entry.reading.next_us} - {NEVER_US})[:_SLOTS_SHOWN]
+            ahead = sorted({*ahead, entry.reading.next_us} - {NEVER_US, entry.reading.retry_at_us})
         found = answers(
             entry.timer,
             entry.reading,
@@ -296,7 +290,7 @@ class Pages:
             now_us=now_us,
             count=_ANSWERS_SHOWN,
         )
-        return {"ahead": ahead, "answers": found}
+        return {"ahead": ahead[:_SLOTS_SHOWN], "answers": found}
 
     def _history(self, runs: Sequence[RunRow], last: RunRow | None) -> dict[str, Any]:
         standing = self._backend.standing()
@@ -352,7 +346,7 @@ class Pages:
             values = {
                 "run": models.run_facts(row, self._backend.standing().now_us),
                 "output": self._output(row),
-                "has_timers": self._backend.timers() is not None,
+                "has_timers": self._backend.standing().is_gate_open,
                 "stop": models.action("stop", row.service) if is_there else None,
                 "before": before[0].id if before else None,
                 "after": None,
@@ -398,7 +392,7 @@ class Pages:
         """What did not run."""
 
         async def gather() -> Gathered:
-            if self._backend.timers() is None:
+            if not self._backend.standing().is_gate_open:
                 return self._gate_closed()
             rows = await self._backend.history.misses(limit=_MISSES_SHOWN + 1)
             values = {
@@ -436,6 +430,11 @@ class Pages:
     async def ask(self, request: Request) -> Response:
         """Whether it is meant: for browsers without script."""
         wanted = _wanted(request)
+        if not self._can_act(request):
+            heading, message = "Not allowed", "Viewers may look, and change nothing."
+            return await self.renderer.once(request, *told(heading, message, _home_of(wanted), "Back", 403))
+        if _is_of_timers(wanted) and not self._backend.standing().is_gate_open:
+            return await self.renderer.once(request, *self._gate_closed())
         values = {"action": wanted, "csrf": visitor(request).csrf, "back": _home_of(wanted)}
         return await self.renderer.once(request, "ask.html", values)
 
@@ -445,7 +444,7 @@ class Pages:
         who = visitor(request)
         is_script = "application/json" in request.headers.get("accept", "")
         try:
-            done = await OPERATIONS[wanted.name].function(self._backend, OfOne(id=wanted.id), who.who)
+            done = await perform(self._site, wanted.name, {"id": wanted.id}, who.who)
         except OperationError as refusal:
             status = _STATUSES.get(refusal.code, 409)
             if is_script:
@@ -478,8 +477,11 @@ def _wanted(request: Request) -> models.Action:
 
 
 def _home_of(wanted: models.Action) -> str:
-    kind = "services" if wanted.name in {"start", "stop"} else "timers"
-    return words.address(kind, wanted.id)
+    return words.address("timers" if _is_of_timers(wanted) else "services", wanted.id)
+
+
+def _is_of_timers(wanted: models.Action) -> bool:
+    return wanted.name not in {"start", "stop"}
 
 
 def _run_id(text: str) -> int | None:

@@ -23,6 +23,7 @@ from starlette.responses import Response
 
 from duly.daemon import views
 from duly.daemon.words import schedule_words
+from duly.errors import StoreError
 from duly.instant import NEVER_US, Instant
 from duly.web import models, words
 from duly.web.security import Visitor, visitor
@@ -32,6 +33,9 @@ PART_HEADER = "x-duly-part"
 """What a script sends that wants the content only; its value is the id of the last event it heard of."""
 
 _FRESH_S = 1.0
+_SHARE = 100
+_CHEAP_S = 0.03
+_LONGEST_PAUSE_S = 15.0
 _MOST_KEPT = 64
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _BORDER = "\0"
@@ -92,9 +96,22 @@ class Content(NamedTuple):
     etag: str
     now_us: Instant
     status: int
-    heard: str
-    """The id of the last event when it was made."""
+    took_s: float
+    """How long it took to make."""
+
+
+def _pause_s(content: Content) -> float:
+    """How long a page is shown before it is made anew: making it takes a hundredth of all time, at most."""
+    return min(_SHARE * content.took_s, _LONGEST_PAUSE_S) if content.took_s > _CHEAP_S else 0
+
+
+class _Kept(NamedTuple):
+    """A page that is made, or being made."""
+
+    task: "asyncio.Task[Content]"
     made_s: float
+    number: int
+    """Of the last event when it was begun."""
 
 
 def query(
@@ -180,7 +197,7 @@ class Renderer:
         self._site = site
         self._links = links
         self._now_s = now_s
-        self._kept: dict[tuple[str, str, bool], asyncio.Task[Content]] = {}
+        self._kept: dict[tuple[str, bytes, bool], _Kept] = {}
         threading.Thread(target=_prepare, name="duly templates", daemon=True).start()
 
     def may_act(self, who: Visitor) -> bool:
@@ -193,17 +210,25 @@ class Renderer:
 
     async def page(self, request: Request, gather: Gathering) -> Response:
         """The page of an address, shared with all who ask for it at about the same time."""
-        key = (request.url.path, request.url.query, self.may_act(visitor(request)))
-        heard = request.headers.get(PART_HEADER, "")
-        task = self._kept.get(key)
-        if task is None or not self._is_fresh(task, heard):
-            task = asyncio.get_running_loop().create_task(self._made(request.url.path, gather))
+        path, now = request.scope["path"], _number(self._site.live.last_id)
+        key = (path, request.scope["query_string"], self.may_act(visitor(request)))
+        # Nobody can have heard of what has not happened; whoever says so gets what there is.
+        heard = min(_number(request.headers.get(PART_HEADER, "")), now)
+        kept = self._kept.get(key)
+        if kept is None or not self._is_fresh(kept, heard):
+            task = asyncio.get_running_loop().create_task(self._made(path, gather))
+            kept = _Kept(task, self._now_s(), now)
             self._kept.pop(key, None)
-            self._kept[key] = task
+            self._kept[key] = kept
             while len(self._kept) > _MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
         # Whoever goes away must not take the page from those who wait for it as well.
-        return self._framed(request, await asyncio.shield(task))
+        content = await asyncio.shield(kept.task)
+        response = self._framed(request, content)
+        response.headers["x-duly-pace"] = f"{_pause_s(content):.2f}"
+        if kept.number < heard:
+            response.headers["x-duly-again"] = "1"  # there is news that is not in it yet
+        return response
 
     async def once(
         self, request: Request, template: str, values: Mapping[str, Any], status: int = 200
@@ -215,26 +240,30 @@ class Renderer:
 
         return self._framed(request, await self._made(request.url.path, gather))
 
-    def _is_fresh(self, task: "asyncio.Task[Content]", heard: str) -> bool:
+    def _is_fresh(self, kept: _Kept, heard: int) -> bool:
+        task = kept.task
         if not task.done():
-            # It may have begun before the event that somebody heard of.
-            return not heard
+            return kept.number >= heard
         if task.cancelled() or task.exception() is not None:
             return False
-        content = task.result()
-        is_young = self._now_s() - content.made_s < _FRESH_S
-        return is_young and _number(content.heard) >= _number(heard)
+        age_s = self._now_s() - kept.made_s
+        return age_s < (_FRESH_S if kept.number >= heard else _pause_s(task.result()))
 
     async def _made(self, path: str, gather: Gathering) -> Content:
-        made_s, heard = self._now_s(), self._site.live.last_id
-        template, values, status = await gather()
+        begun_s = self._now_s()
+        try:
+            template, values, status = await gather()
+        except StoreError as error:
+            heading = "The store cannot be read"
+            values = {"heading": heading, "message": error.message, "undo": None, "back": "/"}
+            template, values, status = "told.html", {**values, "back_label": "Overview"}, 503
         moment = Moment(self._site.backend.standing())
         links = self._links(path)
         shown = {**values, "t": moment, "links": links, "site_name": self._site.name, "border": _BORDER}
         rendered = await asyncio.to_thread(_templates().get_template(template).render, shown)
         title, nav, body = rendered.split(_BORDER, 2)
         etag = f'"{hashlib.blake2s((nav + body).encode(), digest_size=12).hexdigest()}"'
-        return Content(title.strip(), nav, body, etag, moment.now_us, status, heard, made_s)
+        return Content(title.strip(), nav, body, etag, moment.now_us, status, self._now_s() - begun_s)
 
     def _framed(self, request: Request, content: Content) -> Response:
         heard = request.headers.get(PART_HEADER)

@@ -145,6 +145,9 @@ def _shape_refusal(asked: Asked, settings: WebSettings) -> Refusal | None:
         return Refusal(405, "method_not_allowed", "only GET, HEAD and POST are served here")
     if twice := _ONCE & asked.repeated:
         return Refusal(400, "bad_request", f"the header {min(twice)} came more than once")
+    if "transfer-encoding" in asked.headers and "content-length" in asked.headers:
+        # A proxy in front of us may have taken the other of the two, and see another request in what is left.
+        return Refusal(400, "bad_request", "the length of the body is told in two ways")
     length = asked.headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()):
         return Refusal(400, "bad_request", "the header content-length is not a number")

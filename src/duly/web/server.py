@@ -2,7 +2,8 @@
 
 It listens at a loopback address, a unix socket that only its owner may open, or elsewhere with a token. There
 is no ticking main loop and no signal handler: an idle dashboard costs no wake-ups. A connection has a limited
-time to ask and to read; more connections than allowed are closed at once.
+time to ask and to read. Beyond their limit a new one takes the place of the one that has kept quiet longest,
+so that nobody shuts others out by saying nothing.
 """
 
 import asyncio
@@ -142,14 +143,29 @@ class Connection(H11Protocol):
         self._limits = limits
         self._asking: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
+        self.quiet_since_s = self.loop.time()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it has yet to ask, or to say all of what it asks."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is None or cycle.response_complete or (cycle.more_body and not cycle.response_started)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody came."""
         super().connection_made(transport)
-        if len(self.connections) > self._limits.connections:
+        if len(self.connections) > self._limits.connections and not self._took_a_place():
             transport.abort()
             return
         self._expect()
+
+    def _took_a_place(self) -> bool:
+        others = cast("set[Connection]", self.connections) - {self}
+        quiet = [other for other in others if other.is_quiet and not other.transport.is_closing()]
+        if not quiet:
+            return False
+        min(quiet, key=lambda other: other.quiet_since_s).transport.abort()
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Somebody went."""
@@ -163,6 +179,7 @@ class Connection(H11Protocol):
             self._expect()
         super().data_received(data)
         if self.cycle is not before:
+            self.quiet_since_s = self.loop.time()
             self._arrived()
 
     def pause_writing(self) -> None:

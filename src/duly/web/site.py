@@ -3,7 +3,7 @@
 Pages, API and probes know a `Site` and nothing else of where it comes from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,8 +33,8 @@ class Exposition(Protocol):
         """The type of what is told to somebody who accepts *accept*."""
         ...
 
-    def exposition(self, now: float, accept: str = "", /) -> bytes:
-        """The numbers, at *now* (seconds since the epoch)."""
+    def taken(self, now: float, accept: str = "", /) -> Callable[[], bytes]:
+        """What makes a text of the numbers at *now* (seconds since the epoch), in whatever thread."""
         ...
 
 

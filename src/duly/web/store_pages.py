@@ -19,7 +19,7 @@ from duly.web.models import Fact, Next, Tile
 from duly.web.overview import NEXT_SHOWN
 from duly.web.plain_pages import common_routes, told, unknown, verification_of
 from duly.web.rendering import Gathered, Link, Renderer
-from duly.web.store_site import Snapshot, StoreSite, kind_of
+from duly.web.store_site import Snapshot, StoreSite, kind_of, reasons_of
 from duly.web.words import Mark
 
 _KINDS = ("failing", "overdue", "running", "fine", "new")
@@ -104,7 +104,7 @@ class StorePages:
 
     def _overview(self, snapshot: Snapshot, now_us: Instant, hours: int) -> Gathered:
         entries = [TaskEntry(task, kind_of(task, now_us)) for task in snapshot.tasks]
-        health = _health(snapshot, entries)
+        health = _health(reasons_of(snapshot, now_us))
         window = timeline.window_at(now_us, hours)
         since_us = timeline.window_at(now_us).from_us
         recent = [row for row in snapshot.latest if row.started_us >= since_us]
@@ -238,20 +238,8 @@ def _facts(task: Task, zone: str) -> list[Fact]:
     return [fact._replace(value=words.visible(fact.value)) for fact in facts if fact.value]
 
 
-def _health(snapshot: Snapshot, entries: Sequence[TaskEntry]) -> HealthShape:
-    reasons = list(snapshot.faults)
-    reasons += [f"the row of {name} cannot be used: {reason}" for name, reason in snapshot.damaged]
-    reasons += [
-        f"{one.property} is violated: {one.words}"
-        for one in snapshot.verdicts or ()
-        if one.verdict == "violated"
-    ]
-    reasons += [f"the last run of {entry.task.name} failed" for entry in entries if entry.kind == "failing"]
-    overdue = [entry.task.name for entry in entries if entry.kind == "overdue"]
-    if overdue:
-        names = overdue[0] if len(overdue) == 1 else f"{overdue[0]} and {len(overdue) - 1:,} more"
-        reasons.append(f"{names} should have started by now: is the scheduler running?")
-    return HealthShape(ok=not reasons, reasons=reasons)
+def _health(reasons: Sequence[str]) -> HealthShape:
+    return HealthShape(ok=not reasons, reasons=list(reasons))
 
 
 def _not_right(count: int) -> str:

@@ -1,7 +1,8 @@
 """The store of an embedded scheduler as a site: its tasks, and if there is a trace, their runs. Read-only.
 
 The store is read from outside, without its hold, while its scheduler may be at work; a look costs it nothing.
-While somebody has a page open the files are looked at once a second, and an event is told when they changed.
+While somebody has a page open, or asks by the API or a probe, the files are looked at once a second, and an
+event is told when they changed.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from duly.daemon import views
 from duly.daemon.backend import Output, Reloaded
 from duly.daemon.protocol import OperationError
 from duly.errors import StoreError, TaskTryDeserializeError
-from duly.instant import MINUTE_US, Instant, instant_of
+from duly.instant import MINUTE_US, SECOND_US, Instant, instant_of
 from duly.store.history import MemoryRows, RunRow
 from duly.store.reading import records_in
 from duly.web.live import Live
@@ -60,19 +61,30 @@ class StoreBackend:
         self._zone = zone
         self._clock = clock
         self._site = site
+        self._told: tuple[Snapshot | None, Instant, tuple[str, ...]] = (None, 0, ())
 
     def standing(self) -> views.Standing:
         """Whether its scheduler is at work, a store does not say."""
+        now_us = instant_of(self._clock.now())
         return views.Standing(
             source="store",
-            now_us=instant_of(self._clock.now()),
+            now_us=now_us,
             zone=self._zone,
             version=__version__,
             state="unknown",
             is_gate_open=False,
-            faults=self._site.snapshot.faults,
+            faults=self._faults(now_us),
             store=str(self.config.path),
         )
+
+    def _faults(self, now_us: Instant) -> tuple[str, ...]:
+        """Why not all is well; for thousands of tasks not worked out more than once a second."""
+        self._site.is_wanted = True
+        snapshot = self._site.snapshot
+        of, at_us, _ = self._told
+        if of is not snapshot or not 0 <= now_us - at_us < SECOND_US:
+            self._told = (snapshot, now_us, tuple(reasons_of(snapshot, now_us)))
+        return self._told[2]
 
     def services(self) -> Sequence[views.ServiceReading]:
         """None."""
@@ -146,6 +158,8 @@ class StoreSite:
         self.zone = zone
         self.answers = answers
         self.snapshot = Snapshot()
+        self.is_wanted = False
+        """Whether somebody asked how it is since it was last looked at."""
         self._store = store
         self._clock = clock
         self._schedules = Schedules(zone)
@@ -160,12 +174,14 @@ class StoreSite:
 
     def unready(self) -> str | None:
         """Why what is shown may be old."""
+        self.is_wanted = True
         return self.snapshot.faults[0] if self.snapshot.faults else None
 
     async def watch(self) -> None:
         """Look at the files, now and while somebody looks at us, until cancelled."""
         while True:
-            if self.live.clients or self._stamp is None:
+            if self.live.clients or self.is_wanted or self._stamp is None:
+                self.is_wanted = False
                 await self.look()
             await asyncio.sleep(_LOOK_S)  # noqa: TID251 (files change by the host's time)
 
@@ -261,3 +277,21 @@ def kind_of(task: Task, now_us: Instant) -> str:
     if task.retry_at_us is not None or (task.last_failure_us or 0) > (task.last_success_us or 0):
         return "failing"
     return "new" if task.last_attempt_us is None else "fine"
+
+
+def reasons_of(snapshot: Snapshot, now_us: Instant) -> list[str]:
+    """Why not all is well, a sentence for each."""
+    reasons = list(snapshot.faults)
+    reasons += [f"the row of {name} cannot be used: {reason}" for name, reason in snapshot.damaged]
+    reasons += [
+        f"{one.property} is violated: {one.words}"
+        for one in snapshot.verdicts or ()
+        if one.verdict == "violated"
+    ]
+    kinds = [(task.name, kind_of(task, now_us)) for task in snapshot.tasks]
+    reasons += [f"the last run of {name} failed" for name, kind in kinds if kind == "failing"]
+    overdue = [name for name, kind in kinds if kind == "overdue"]
+    if overdue:
+        names = overdue[0] if len(overdue) == 1 else f"{overdue[0]} and {len(overdue) - 1:,} more"
+        reasons.append(f"{names} should have started by now: is the scheduler running?")
+    return reasons

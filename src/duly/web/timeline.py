@@ -139,7 +139,8 @@ def chosen(matters: Iterable[Matter], most: int = MOST_LANES) -> tuple[list[Matt
 
 
 def _weight(matter: Matter) -> tuple[int, int, int]:
-    newest = max(matter.runs, key=lambda row: row.id, default=None)
+    runs = matter.runs
+    newest = (runs[0] if len(runs) == 1 else max(runs, key=lambda row: row.id)) if runs else None
     is_bad = newest is not None and newest.result not in {None, "success"}
     is_running = newest is not None and newest.ended_us is None
     return (2 * is_bad + bool(matter.misses) + bool(matter.retries), int(is_running), len(matter.runs))
@@ -199,11 +200,13 @@ def _run_shape(row: RunRow, from_us: Instant, to_us: Instant, window: Window, zo
 
 
 def _together(rows: Sequence[RunRow], window: Window, zone: tzinfo) -> Shape:
-    worst = max(rows, key=lambda row: _BADNESS[mark_of(row).tone])
+    tones = [mark_of(row).tone for row in rows]
+    badness = [_BADNESS[tone] for tone in tones]
+    worst = rows[badness.index(max(badness))]
     if len(rows) == 1:
         return _run_shape(worst, worst.started_us, worst.ended_us or worst.started_us, window, zone)
     at, until = window.percent(rows[0].started_us), window.percent(rows[-1].started_us)
-    bad = sum(mark_of(row).tone in {"bad", "warn"} for row in rows)
+    bad = tones.count("bad") + tones.count("warn")
     told = f"{len(rows)} runs from {words.clock(rows[0].started_us, zone, window.now_us)}"
     title = f"{told}: {bad} not successful" if bad else told
     return Shape("run", mark_of(worst).tone, f"{at:.3f}%", f"{max(until - at, _THINNEST):.3f}%", title)

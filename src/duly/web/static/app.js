@@ -50,11 +50,12 @@ let is_asking = false;
 let is_wanted = false;
 let timer = 0;
 let last_ms = -Infinity;
+let pace_ms = PACE_MS;
 
 function refresh_soon() {
   is_wanted = true;
   if (timer || is_asking || document.hidden) return;
-  const wait_ms = Math.max(0, last_ms + PACE_MS - performance.now()) + Math.random() * JITTER_MS;
+  const wait_ms = Math.max(0, last_ms + pace_ms - performance.now()) + Math.random() * JITTER_MS;
   timer = setTimeout(() => { timer = 0; refresh(); }, wait_ms);
 }
 
@@ -68,10 +69,19 @@ async function refresh() {
     if (etag) headers["If-None-Match"] = etag;
     const answer = await fetch(address, { headers, cache: "no-store", redirect: "manual" });
     if (answer.type === "opaqueredirect") { location.reload(); return; }
-    if (answer.status !== 304 && address === shown && answer.headers.get("etag")) {
+    if (address !== shown) return;
+    // A page that is a lot of work is made less often, for everybody; then there may be news that is not in it.
+    pace_ms = Math.max(PACE_MS, 1000 * Number(answer.headers.get("x-duly-pace") ?? 0));
+    if (answer.headers.has("x-duly-again")) is_wanted = true;
+    if (answer.status !== 304 && !answer.headers.get("etag")) {
+      say_old("This page could not be made anew. What you see is as it was.");
+      return;
+    }
+    if (answer.status !== 304) {
       apply(await answer.text());
       etag = answer.headers.get("etag");
     }
+    if (!lost_since) banner.hidden = true;
   } catch {
     // The stream of events says when the server is back.
   } finally {
@@ -170,6 +180,7 @@ function listen() {
     if (stream.readyState === EventSource.CLOSED) {
       stream.close();
       setTimeout(listen, 2000 + Math.random() * 1000);
+      refresh_soon(); // Somebody may have to log in anew, which the answer to this says.
     }
   });
 }
@@ -192,7 +203,11 @@ function greeted(event) {
 function say_lost() {
   link.className = "link";
   link.textContent = "not live";
-  banner.textContent = "The connection is lost. What you see is as it was; trying to reach it again…";
+  say_old("The connection is lost. What you see is as it was; trying to reach it again…");
+}
+
+function say_old(words) {
+  banner.textContent = words;
   banner.hidden = false;
 }
 
@@ -226,6 +241,7 @@ function follow() {
 async function more_of(output) {
   try {
     const { tail, place, lost } = output.dataset;
+    if (!tail) return; // It ended, and the page says so already.
     const answer = await fetch(`${tail}?place=${place}&lost=${lost}`, { cache: "no-store" });
     if (!answer.ok) return;
     const piece = await answer.json();

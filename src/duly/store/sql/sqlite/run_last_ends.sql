@@ -1,5 +1,10 @@
--- Of every service the newest run that has ended.
+-- Of every service the newest run that has ended. From name to name in the index, not through every run.
+WITH RECURSIVE known (name) AS (
+    SELECT min(service) FROM run
+    UNION ALL
+    SELECT (SELECT min(service) FROM run WHERE service > name) FROM known WHERE name IS NOT NULL
+)
 SELECT id, service, timer, reason, scheduled_us, started_us, ended_us, result, exit_code, signal, message, pid,
        pid_started, boot, output, output_lost
-FROM run
-WHERE id IN (SELECT max(id) FROM run WHERE ended_us IS NOT NULL GROUP BY service);
+FROM known
+CROSS JOIN run ON id = (SELECT id FROM run WHERE service = name AND ended_us IS NOT NULL ORDER BY id DESC LIMIT 1);
