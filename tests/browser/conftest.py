@@ -34,9 +34,9 @@ def _every_page_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duly.web.rendering._CHEAP_S", 1e9)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """The browser."""
+    """The browser, for one module: while playwright is there, nobody else in its thread can run a loop."""
     if CHROMIUM is None:
         pytest.skip("there is no chromium here: apt install chromium, or set DULY_CHROMIUM")
     with playwright.sync_playwright() as started:

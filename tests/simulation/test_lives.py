@@ -219,8 +219,8 @@ def answers_nothing(task: Task, now_us: int, *, is_retry: bool) -> Task:
     ("where", "wrong"),
     [
         ("duly.core.reconciliation.cut_off", forgets_interrupted),
-        ("duly.engine.poller.succeeded", retries_successes),
-        ("duly.engine.poller.failed", never_retries),
+        ("duly.engine.tasks.succeeded", retries_successes),
+        ("duly.engine.tasks.failed", never_retries),
         ("duly.core.causes.started", answers_nothing),
     ],
 )
