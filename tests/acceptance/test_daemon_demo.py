@@ -117,6 +117,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         demo.close()
 
 
+@pytest.mark.slow  # it waits for a whole minute of the clock, and longer on a busy machine
 def test_everything_is_seen(begin: Begin) -> None:
     """The first two minutes show stages, restarts, every trigger, retries, misses, a limit and a mistake."""
     demo = begin()

@@ -323,7 +323,8 @@ def test_signals_are_the_defaults() -> None:
     """A child of a daemon with ignored and blocked signals has none of that, and its exit is not lost."""
     answer = program("ignored")
     assert (answer["code"], answer["failed"]) == (0, 5)
-    assert {int(mask, 16) for mask in answer["masks"].values()} == {0}
+    reserved = 3 << 31  # signals 32 and 33 are the C library's own affair
+    assert {int(mask, 16) & ~reserved for mask in answer["masks"].values()} == {0}
 
 
 async def test_signals_can_be_heeded_from_the_main_thread_only() -> None:
