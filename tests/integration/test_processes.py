@@ -323,8 +323,11 @@ def test_signals_are_the_defaults() -> None:
     """A child of a daemon with ignored and blocked signals has none of that, and its exit is not lost."""
     answer = program("ignored")
     assert (answer["code"], answer["failed"]) == (0, 5)
-    reserved = 3 << 31  # signals 32 and 33 are the C library's own affair
-    assert {int(mask, 16) & ~reserved for mask in answer["masks"].values()} == {0}
+    # posix_spawn of glibc, with which make starts us, ignores its own two signals in each child, and its
+    # sigaction refuses to touch them: nobody who uses that library can give them back.
+    own = 1 << 31 | 1 << 32
+    masks = {name: int(mask, 16) & ~own for name, mask in answer["masks"].items()}
+    assert masks == {"SigBlk": 0, "SigIgn": 0}
 
 
 async def test_signals_can_be_heeded_from_the_main_thread_only() -> None:
