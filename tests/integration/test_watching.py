@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from duly import Event
+from duly.clock import Step
 from duly.config.loading import load
 from duly.daemon.daemon import Daemon
 from duly.daemon.operations import OPERATIONS, Nothing
@@ -18,6 +19,7 @@ from duly.daemon.watching import Watch
 from duly.instant import instant_of
 from duly.testing import VirtualClock
 from duly.testing.processes import FakeProcesses
+from duly.verify.properties import Verdict
 from tests.unit.test_metrics import samples_in
 
 TEXT = """
@@ -48,12 +50,31 @@ class WatchedDaemon:
         self.processes = FakeProcesses(self.clock)
         self.processes.script("job", lasts=timedelta(seconds=5))
         self.told: list[Event] = []
+        self._shift_us = 0
+        self.clock.watch(self._note_step)
+
+    def _note_step(self, step: Step) -> None:
+        self._shift_us += step.after_us - step.before_us
+
+    def steady_us(self) -> int:
+        """Time that no step changes."""
+        return instant_of(self.clock.now()) - self._shift_us
+
+    def violations(self) -> list[dict[str, Any]]:
+        """What the monitor objected to."""
+        return [event.fields for event in self.told if event.name == "PropertyViolated"]
+
+    async def watched(self, watch: Watch, minutes: int) -> None:
+        """Let time pass, with a look each minute: what looks by itself does so in the host's time."""
+        for _ in range(minutes):
+            await self.clock.advance(timedelta(minutes=1))
+            watch.monitor.look(self.clock.now())
 
     @asynccontextmanager
     async def life(self) -> AsyncIterator[Watch]:
         """From the start to the end of a daemon."""
         config = load(self.config)
-        watch = Watch(config, clock=self.clock, steady_us=lambda: instant_of(self.clock.now()))
+        watch = Watch(config, clock=self.clock, steady_us=self.steady_us)
         watch.told.append(self.told.append)
         daemon = Daemon(config, self.processes, clock=self.clock, listeners=watch.listeners)
         watch.attach(daemon)
@@ -112,6 +133,35 @@ async def test_a_violation_is_no_good_health(tmp_path: Path) -> None:
     [reason] = status.health.reasons
     assert reason.startswith("V2 is violated: every firing answers a slot")
     assert without.health.ok
+
+
+async def test_a_minute_that_comes_again_after_a_restart(tmp_path: Path) -> None:
+    """A slot answered before a small step back and a restart is not fired again, and not asked for."""
+    world = WatchedDaemon(tmp_path, TEXT.replace("on_unit_active_sec = 1200\n", ""))
+    async with world.life():
+        await world.clock.advance(timedelta(minutes=2))
+        world.clock.step(timedelta(minutes=-3))
+        await world.clock.advance(timedelta(seconds=10))
+    async with world.life() as watch:
+        await world.watched(watch, 30)
+        assert watch.monitor.verdict("V1") is Verdict.INCONCLUSIVE, "no slot was asked for"
+        await world.watched(watch, 40)
+        assert watch.monitor.verdict("V1") is Verdict.HOLDS
+    assert len(world.processes.started) == 2
+    assert world.violations() == []
+
+
+async def test_a_miss_that_was_told_before_a_restart(tmp_path: Path) -> None:
+    """A miss on record is not told again when the clock is set back and forth over it, nor asked for."""
+    world = WatchedDaemon(tmp_path, TEXT.replace("on_unit_active_sec = 1200", "enabled = false"))
+    async with world.life():
+        await world.clock.advance(timedelta(minutes=2))
+    async with world.life() as watch:
+        world.clock.step(timedelta(hours=-2))
+        await world.watched(watch, 5)
+        world.clock.step(timedelta(hours=2))
+        await world.watched(watch, 30)
+    assert world.violations() == []
 
 
 async def test_a_failed_ping_is_told_without_its_url(tmp_path: Path) -> None:

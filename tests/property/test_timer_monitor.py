@@ -11,16 +11,21 @@ import pytest
 
 from duly import Event
 from duly.clock import Step
-from duly.config.schema import Timer
+from duly.config.schema import Calendar, Timer
+from duly.cron import CronExpression
 from duly.events import LEVELS
 from duly.instant import instant_of
 from duly.supervisor.ended import Ended, Result
-from duly.timers import calendar, dues
+from duly.timers import calendar, dues, reconciliation
 from duly.timers import timer as transitions
-from duly.verify.timers import TIMER_PROPERTIES, Declared, TimerMonitor
+from duly.verify.declared import Declared
+from duly.verify.timers import TIMER_PROPERTIES, TimerMonitor
 from tests.property.test_timers import Life, Plan, plan_of
+from tests.timer_world import FakeTargets
 
 _replace = msgspec.structs.replace
+
+BOTH_DAYS = Calendar(minute=(0,), hour=(3, 15), day_of_month=tuple(range(1, 32, 2)), day_of_week=(0, 1, 4, 5))
 
 
 class Told(list[Any]):
@@ -61,7 +66,10 @@ class WatchedLife(Life):
 
     def _new_monitor(self) -> TimerMonitor:
         def declared() -> list[Declared]:
-            return [Declared(timer, UTC) for timer in self.plan.definitions]
+            return [
+                Declared(state.definition, UTC, state.answered_us, state.last_missed_us)
+                for state in self.ours.timers.all()
+            ]
 
         return TimerMonitor(declared, [self.violations.append], steady_us=self.steady_us)
 
@@ -157,6 +165,23 @@ async def test_nothing_to_say_of_ours(decade: int) -> None:
     assert set(checked) == set(TIMER_PROPERTIES), "every property was put to the test"
 
 
+async def test_nothing_to_say_of_days_that_match_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calendars with a day of the month and a day of the week are read alike by timers and monitor."""
+    monkeypatch.setattr("tests.property.test_timers.some_calendar", lambda _random: BOTH_DAYS)
+    for seed in range(20):
+        life = WatchedLife(plan_of(seed))
+        await life.live()
+        assert [event.fields for event in life.violations] == [], f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", [5066, 6164, 6606, 5167, 5172, 5349])
+async def test_nothing_to_say_of_what_a_session_before_did(seed: int) -> None:
+    """Lives with restarts after steps back: a minute comes again that was answered, or told as missed."""
+    life = WatchedLife(plan_of(seed))
+    await life.live()
+    assert [event.fields for event in life.violations] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("hundred", range(20))
 async def test_nothing_to_say_of_many(hundred: int) -> None:
@@ -180,6 +205,19 @@ def forgets_every_third_slot(patch: pytest.MonkeyPatch) -> None:
         return int(real(calendars, slot_us)) if slot_us // 60_000_000 % 3 == 0 else slot_us
 
     patch.setattr(transitions, "slot_after", slot_after)
+
+
+def lies_in_after_a_restart(patch: pytest.MonkeyPatch) -> None:
+    """What the store says was answered is taken to reach two hours further."""
+    real = reconciliation.found
+
+    def found(timer: Any, *args: Any) -> Any:
+        after = real(timer, *args)
+        answered_us = after.answered_us + 7_200_000_000
+        slot_us = calendar.slot_after(after.calendars, answered_us)
+        return _replace(after, answered_us=answered_us, slot_us=slot_us)
+
+    patch.setattr("duly.timers.face.found", found)
 
 
 def fires_a_minute_late(patch: pytest.MonkeyPatch) -> None:
@@ -236,15 +274,78 @@ def catches_up_with_everything(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(dues, "may_make_up", lambda timer, at_us, now_us: timer.is_enabled)
 
 
+def starts_up_twice(patch: pytest.MonkeyPatch) -> None:
+    real, seen = transitions.answered, set[tuple[str, int | None]]()
+
+    def answered(timer: Any, now_us: int) -> Any:
+        after = real(timer, now_us)
+        key = (timer.name, timer.startup_at_us)
+        if after.startup_triggered == timer.startup_triggered or key in seen:
+            return after
+        again_us = now_us + 7_200_000_000  # when no run of this start-up is left to be in its way
+        seen.update({key, (timer.name, again_us)})
+        return _replace(after, startup_triggered=False, startup_at_us=again_us)
+
+    patch.setattr(transitions, "answered", answered)
+
+
+def takes_either_day(patch: pytest.MonkeyPatch) -> None:
+    """As cron does: a day of the month or a day of the week, where a calendar wants both."""
+
+    def expression_of(declared: Any) -> CronExpression:
+        fields = (
+            declared.minute,
+            declared.hour,
+            declared.day_of_month,
+            declared.month,
+            declared.day_of_week,
+        )
+        return CronExpression.parse(
+            " ".join("*" if each is None else ",".join(map(str, each)) for each in fields)
+        )
+
+    patch.setattr(calendar, "expression_of", expression_of)
+    patch.setattr("tests.property.test_timers.some_calendar", lambda _random: BOTH_DAYS)
+
+
+def forgets_that_it_fired(patch: pytest.MonkeyPatch) -> None:
+    """A slot is due once more when the run that answered it has ended, as schedule or as catch-up."""
+    real, seen = transitions.ended, set[tuple[str, int]]()
+
+    def ended(timer: Any, how: Ended, at_us: int, **options: Any) -> Any:
+        after, slot_us = real(timer, how, at_us, **options), timer.running_at_us
+        if timer.running_reason != "schedule" or (timer.name, slot_us) in seen:
+            return after
+        seen.add((timer.name, slot_us))
+        return _replace(after, answered_us=slot_us - 1, slot_us=slot_us)
+
+    patch.setattr(transitions, "ended", ended)
+
+
+def runs_beside_a_run(patch: pytest.MonkeyPatch) -> None:
+    """The services let a second run of a target begin while the first is under way."""
+    patch.setattr(FakeTargets, "target_state", lambda targets, name: targets.states.get(name, "missing"))
+
+
 BROKEN: list[tuple[Patch, set[str]]] = [
     (forgets_every_third_slot, {"V1"}),
+    (lies_in_after_a_restart, {"V1"}),
     (fires_a_minute_late, {"V1", "V2"}),
     (retries_everything, {"V5"}),
     (retries_too_soon, {"V5"}),
     (retries_for_ever, {"V5"}),
     (halves_intervals, {"V2"}),
     (catches_up_with_everything, {"V2"}),
+    (starts_up_twice, {"V2"}),
+    (takes_either_day, {"V2"}),
+    (forgets_that_it_fired, {"V3"}),
+    (runs_beside_a_run, {"V4"}),
 ]
+
+
+def test_a_fault_for_every_property() -> None:
+    """Of every property there is a fault that is found by it and by no other."""
+    assert {next(iter(found)) for _, found in BROKEN if len(found) == 1} == set(TIMER_PROPERTIES)
 
 
 @pytest.mark.parametrize(("broken", "found"), BROKEN, ids=lambda value: getattr(value, "__name__", None))

@@ -1,6 +1,7 @@
 """The monitor of timers, event by event: what each property forbids, and what only looks like it."""
 
 from datetime import UTC, datetime, timedelta
+from heapq import heappop
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -9,13 +10,19 @@ import pytest
 from duly import Event
 from duly.config.schema import Calendar, Timer
 from duly.events import LEVELS
+from duly.verify.declared import Declared
 from duly.verify.dues import NEVER_US, instant_us
 from duly.verify.properties import Verdict
 from duly.verify.slots import Slots
-from duly.verify.timers import Declared, TimerMonitor
+from duly.verify.timers import TimerMonitor
 
 NOON = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
 HOURLY = (Calendar(minute=(0,)),)
+
+
+def today(clock: str) -> datetime:
+    """A time of that day."""
+    return datetime.fromisoformat(f"2026-01-01 {clock}").replace(tzinfo=UTC)
 
 
 class Desk:
@@ -25,6 +32,9 @@ class Desk:
         options.setdefault("on_calendar", HOURLY)
         self.definitions = [Timer("t", "job", **options)]
         self.told: list[Event] = []
+        self.asked = 0
+        self.answered: datetime | None = None
+        self.missed: datetime | None = None
         self.now = NOON
         self.steady_us = 0
         self.monitor = TimerMonitor(self.declared, [self.told.append], steady_us=lambda: self.steady_us)
@@ -33,7 +43,9 @@ class Desk:
 
     def declared(self) -> list[Declared]:
         """What is at work."""
-        return [Declared(timer, UTC) for timer in self.definitions]
+        self.asked += 1
+        facts = [None if at is None else instant_us(at) for at in (self.answered, self.missed)]
+        return [Declared(timer, UTC, *facts) for timer in self.definitions]
 
     def tell(self, name: str, **fields: Any) -> None:
         """Tell something that happens now."""
@@ -41,12 +53,17 @@ class Desk:
 
     def until(self, clock: str) -> None:
         """Let time pass, with a look each half minute."""
-        end = datetime.fromisoformat(f"2026-01-01 {clock}").replace(tzinfo=UTC)
+        end = today(clock)
         while self.now < end:
             span = min(timedelta(seconds=30), end - self.now)
             self.now += span
             self.steady_us += round(span.total_seconds() * 1_000_000)
             self.monitor.look(self.now)
+
+    def step(self, clock: str) -> None:
+        """Set the clock."""
+        before, self.now = self.now, today(clock)
+        self.tell("ClockStepped", before=before.isoformat(), after=self.now.isoformat())
 
     def fire(self, reason: str = "schedule", due: datetime | None = None, run: int = 1) -> None:
         """Fire, and begin the run."""
@@ -161,7 +178,7 @@ def test_firing_for_nothing(options: dict[str, Any], reason: str, due: str) -> N
     """V2: a firing needs a slot that has just come, a trigger that it has, or a miss within its window."""
     desk = Desk(**options)
     desk.until("12:30:00")
-    desk.fire(reason, due=datetime.fromisoformat(f"2026-01-01 {due}").replace(tzinfo=UTC))
+    desk.fire(reason, due=today(due))
     assert "V2" in desk.violated()
 
 
@@ -270,6 +287,127 @@ def test_too_many_retries() -> None:
     desk.until("14:02:00")
     desk.fire("retry", run=5)
     assert desk.violated() == ["V5"]
+
+
+def test_a_slot_that_comes_again() -> None:
+    """V1: a slot that a small step back puts ahead again has its minute from when it comes again."""
+    desk = Desk()
+    desk.until("13:00:10")
+    desk.step("12:56:10")
+    desk.until("13:00:30")
+    assert desk.violated() == []
+    desk.until("13:02:00")
+    assert desk.violated() == ["V1"]
+
+
+def put_to_work_at(clock: str, *, answered: str, missed: str | None = None) -> Desk:
+    """A desk whose timers begin at one time; what they answered and missed before is as the store says."""
+    desk = Desk()
+    desk.now, desk.answered = today(clock), today(answered)
+    desk.missed = None if missed is None else today(missed)
+    desk.tell("TimersEnabled", timers=1)
+    return desk
+
+
+@pytest.mark.parametrize("answered", ["13:00:00", "13:00:40", "13:02:00"])
+def test_a_slot_that_a_session_before_answered(answered: str) -> None:
+    """V1: a minute that a small step back puts ahead again, with a restart after it, was answered before."""
+    desk = put_to_work_at("12:57:00", answered=answered)
+    desk.until("13:30:00")
+    assert desk.violated() == []
+    desk.until("14:02:00")
+    assert desk.violated() == ["V1"], "the next slot is asked for as ever"
+
+
+@pytest.mark.parametrize("answered", ["11:00:00", "12:59:59", "13:02:01", "15:00:00"])
+def test_a_slot_that_no_session_has_answered(answered: str) -> None:
+    """V1: what was answered before the slot, or under a clock that was far ahead, does not answer it."""
+    desk = put_to_work_at("12:57:00", answered=answered)
+    desk.until("13:02:00")
+    assert desk.violated() == ["V1"]
+
+
+def test_what_a_reload_changes_was_not_answered_before() -> None:
+    """V1: a changed timer counts from its change, not from what its state says when it is asked for."""
+    desk = Desk()
+    desk.until("12:59:59")
+    desk.tell("TimerOverridden", timer="t", target="job", before="", after="")
+    desk.answered = NOON.replace(hour=13, minute=0, second=0)
+    desk.until("13:02:00")
+    assert desk.violated() == ["V1"]
+
+
+def test_a_miss_that_a_session_before_told() -> None:
+    """V1: set back and forth again, the clock jumps over a slot whose miss is on record: not told twice."""
+    desk = put_to_work_at("12:57:00", answered="11:30:00", missed="16:00:00")
+    desk.step("16:30:00")
+    desk.until("16:59:00")
+    assert desk.violated() == []
+    desk.until("17:02:00")
+    assert desk.violated() == ["V1"], "the next slot is asked for as ever"
+
+
+@pytest.mark.parametrize(
+    "missed",
+    ["15:00:00", "16:20:00", "17:00:00"],
+    ids=["an older slot", "no slot", "a slot that is yet to come"],
+)
+def test_another_miss_does_not_answer(missed: str) -> None:
+    """V1: a miss on record stands for the slots jumped over only if it is of the latest of them."""
+    desk = put_to_work_at("12:57:00", answered="12:50:00", missed=missed)
+    desk.step("16:30:00")
+    desk.until("16:32:00")
+    assert desk.violated() == ["V1"]
+
+
+def test_a_miss_that_was_told_and_comes_in_its_time() -> None:
+    """V1: a slot that comes again in its time, after a large step back, is asked for, whatever was told."""
+    desk = put_to_work_at("15:58:00", answered="15:30:00", missed="16:00:00")
+    desk.until("16:02:00")
+    assert desk.violated() == ["V1"]
+
+
+def test_a_miss_of_its_own_is_told() -> None:
+    """V1: once a session has told a miss itself, the last one of the session before stands for nothing."""
+    desk = put_to_work_at("12:57:00", answered="12:50:00", missed="16:00:00")
+    desk.until("13:00:00")
+    desk.miss()
+    desk.step("16:30:00")
+    desk.until("16:32:00")
+    assert desk.violated() == ["V1"]
+
+
+def test_a_reload_asks_once() -> None:
+    """However many timers a reload adds, the monitor asks for the definitions once, and watches them all."""
+    desk = Desk()
+    desk.asked = 0
+    desk.definitions += [Timer(f"t{number}", "job", on_calendar=HOURLY) for number in range(20)]
+    for number in range(20):
+        desk.tell("TimerAdded", timer=f"t{number}", target="job")
+    desk.until("12:59:00")
+    assert desk.asked == 1
+    desk.until("13:02:00")
+    assert desk.violated() == ["V1"] * 21
+
+
+def test_a_burst_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many events come before a slot is answered, it is taken from those ahead once."""
+    taken: list[object] = []
+
+    def counted(ahead: list[Any]) -> object:
+        taken.append(None)
+        return heappop(ahead)
+
+    desk = Desk()
+    desk.definitions = [Timer(f"t{number}", "job", on_calendar=HOURLY) for number in range(50)]
+    desk.tell("TimersEnabled", timers=50)
+    monkeypatch.setattr("duly.verify.timers.heappop", counted)
+    desk.until("13:00:00")
+    for _ in range(50):
+        desk.tell("DashboardStarted", url="")
+    assert len(taken) == 50
+    desk.until("13:02:00")
+    assert desk.violated() == ["V1"] * 50
 
 
 def test_memory_does_not_grow() -> None:

@@ -18,7 +18,8 @@ from duly.instant import NEVER_US, datetime_at
 from duly.observe.deadman import DeadMan
 from duly.observe.spans import spans_if_installed
 from duly.verify import properties as judgement
-from duly.verify.timers import Declared, TimerMonitor
+from duly.verify.declared import Declared
+from duly.verify.timers import TimerMonitor
 
 if TYPE_CHECKING:
     from duly.observe.metrics import Metrics
@@ -103,13 +104,18 @@ class Watch:
         self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
     def _declared(self) -> list[Declared]:
-        """The timers at work: those that are declared, and whose state could be read."""
+        """The timers at work, those that are declared and whose state could be read; and what that says."""
         readings = None if self._daemon is None else self._daemon.timers()
         if self._daemon is None or readings is None:
             return []
         zone = self._daemon.standing().zone
         return [
-            Declared(timer, zone if timer.timezone is None else ZoneInfo(timer.timezone))
+            Declared(
+                timer,
+                zone if timer.timezone is None else ZoneInfo(timer.timezone),
+                readings[timer.id].answered_us,
+                readings[timer.id].last_missed_us,
+            )
             for timer in self._daemon.config.timers
             if timer.id in readings
         ]

@@ -5,6 +5,7 @@ A slot is a minute that matches every field of a calendar: unlike in cron, day a
 
 from collections.abc import Sequence
 from datetime import date, tzinfo
+from functools import lru_cache
 from typing import Protocol
 
 from duly.verify.dues import NEVER_US, Dues
@@ -31,13 +32,13 @@ class _CalendarDues(Dues):
     """The slots of one calendar."""
 
     def __init__(self, calendar: CalendarLike, zone: tzinfo) -> None:
-        super().__init__("* * * * *", zone)
+        super().__init__("0 0 * * *", zone)  # a text that is little to read: all of it is replaced
         self._minutes = _numbers(calendar.minute, 0, 59)
         self._hours = _numbers(calendar.hour, 0, 23)
         self._days = _numbers(calendar.day_of_month, 1, 31)
         self._months = _numbers(calendar.month, 1, 12)
         self._weekdays = _numbers(calendar.day_of_week, 0, 6)
-        self._times = [(hour, minute) for hour in sorted(self._hours) for minute in sorted(self._minutes)]
+        self._times = _times(self._hours, self._minutes)
         self._ever = any(day <= _LONGEST_MONTHS[month - 1] for month in self._months for day in self._days)
 
     def after(self, at_us: int) -> int:
@@ -62,6 +63,12 @@ class Slots:
     def has(self, at_us: int) -> bool:
         """Whether this instant is a slot."""
         return self.after(at_us - 1) == at_us
+
+
+@lru_cache(256)
+def _times(hours: frozenset[int], minutes: frozenset[int]) -> list[tuple[int, int]]:
+    """The times of a day, shared by the calendars that have the same: thousands may fire at every minute."""
+    return [(hour, minute) for hour in sorted(hours) for minute in sorted(minutes)]
 
 
 def _numbers(named: Sequence[int] | None, low: int, high: int) -> frozenset[int]:

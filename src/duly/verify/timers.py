@@ -2,21 +2,23 @@
 
 It shares no code with what fires them (`timers/`, `core/`, `cron/`): slots come from its own reading of civil
 time, lengths of time from a steady clock, so that neither a stepped clock nor a suspended host looks like a
-fault. It keeps a handful of values for each timer, however long they run. What it cannot know, because it
-happened before it began to watch, it holds against nobody.
+fault. It keeps a handful of values for each timer, however long they run. Of what happened before it began to
+watch it knows what the store says (`declared`); the rest it holds against nobody.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from heapq import heappop, heappush
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from duly.events import Announcer, Event, Listener
+from duly.verify.declared import STEP_BACK_US, Declared, answered_before
 from duly.verify.dues import NEVER_US, face_at, instant_us
 from duly.verify.properties import Tally, Verdict
-from duly.verify.slots import CalendarLike, Slots
+from duly.verify.slots import Slots
 
 TIMER_PROPERTIES: Mapping[str, str] = {
     "V1": "every slot is fired for or missed within a minute while timers are at work",
@@ -26,42 +28,14 @@ TIMER_PROPERTIES: Mapping[str, str] = {
     "V5": "retries come only after an exit code, not before their delay, and not beyond their number",
 }
 
+_CHANGES = frozenset({"TimerAdded", "TimerOverridden"})
+"""A timer is new, or counts anew from now."""
 _SECOND_US = 1_000_000
 _ANSWERED_WITHIN_US = 60 * _SECOND_US
 _TELLING_US = 60 * _SECOND_US
 """How long a slow store may take between a decision, which is what the contract times, and its event."""
 _TOLERANCE_US = _SECOND_US
 """Between something and the event that tells of it."""
-_STEP_BACK_US = 5 * 60 * _SECOND_US
-"""A clock set back further than this makes slots count from the new time."""
-
-
-class TimerLike(Protocol):
-    """A timer as declared."""
-
-    @property
-    def id(self) -> str: ...  # noqa: D102
-    @property
-    def target(self) -> str: ...  # noqa: D102
-    @property
-    def persistent(self) -> bool: ...  # noqa: D102
-    @property
-    def on_calendar(self) -> Sequence[CalendarLike]: ...  # noqa: D102
-    @property
-    def on_startup_sec(self) -> float | None: ...  # noqa: D102
-    @property
-    def on_unit_active_sec(self) -> float | None: ...  # noqa: D102
-    @property
-    def retry_intervals_sec(self) -> Sequence[float]: ...  # noqa: D102
-    @property
-    def catch_up_window_sec(self) -> float: ...  # noqa: D102
-
-
-class Declared(NamedTuple):
-    """A timer and the zone of its calendar."""
-
-    timer: TimerLike
-    zone: tzinfo
 
 
 class Finding(NamedTuple):
@@ -88,6 +62,8 @@ class _Watched:
     """Since when, on the steady clock, that slot is known to have come."""
     last_slot_us: int | None = None
     """The latest slot that was fired for or missed."""
+    told_us: int | None = None
+    """What a session before told last as missed, until there is a miss in this."""
     firing_run: int | None = None
     firing_slot_us: int | None = None
     has_begun: bool = False
@@ -99,6 +75,14 @@ class _Watched:
     """When, on the steady clock."""
     retries: int = 0
     has_started_up: bool = False
+
+
+class _Come(NamedTuple):
+    """A slot that has come, and is to be answered in time."""
+
+    noticed_us: int
+    slot_us: int
+    name: str
 
 
 @dataclass(slots=True)
@@ -134,6 +118,10 @@ class TimerMonitor:
         """Every service that some timer starts, or started."""
         self._ahead: list[tuple[int, str]] = []
         """The next slots, the earliest first; one that is not its timer's any more is passed over."""
+        self._come: deque[_Come] = deque()
+        """Slots that have come, in the order in which they were noticed; some are answered by now."""
+        self._changes: dict[str, int] = {}
+        """Timers that are new or changed, and since when; their definitions are yet to be asked for."""
         self._is_up = False
         self._is_store_faulty = False
         self._started_up_us: int | None = None
@@ -143,8 +131,6 @@ class TimerMonitor:
             "SupervisorStopping": self._went_down,
             "TimersEnabled": self._went_up,
             "TimersDisabled": self._went_down,
-            "TimerAdded": self._changed,
-            "TimerOverridden": self._changed,
             "TimerRemoved": self._removed,
             "TimerFired": self._fired,
             "TimerMissed": self._missed,
@@ -179,6 +165,12 @@ class TimerMonitor:
 
     def listener(self, event: Event) -> None:
         """Take one event."""
+        if event.name in _CHANGES:
+            # A reload tells of thousands, one by one: they are asked for once, when it has told of all.
+            if self._is_up:
+                self._changes[event.fields["timer"]] = instant_us(event.time)
+            return
+        self._take_up_changed()
         heard = self._heard.get(event.name)
         # A slot that comes with this event is not yet late, but may be answered by it.
         if heard is not None:
@@ -191,6 +183,7 @@ class TimerMonitor:
     def look(self, now: datetime) -> None:
         """Notice slots that nothing has answered; ask from time to time, for silence is no event."""
         self._now = now
+        self._take_up_changed()
         if self._is_up and not self._is_store_faulty:
             self._notice(instant_us(now), self._steady_us())
 
@@ -203,25 +196,28 @@ class TimerMonitor:
         self._is_up = True
         before, self._timers = self._timers, {}
         self._ahead.clear()
+        self._come.clear()
         for target in self._targets.values():
             target.ended_us = None  # intervals now count from a wall time, wherever the clock was set since
         for declared in self._declared():
-            self._take_up(declared, now_us, before.get(declared.timer.id))
+            name = declared.timer.id
+            self._take_up(declared, answered_before(declared, now_us), before.get(name))
+            self._timers[name].told_us = declared.missed_us
 
     def _went_down(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
         self._is_up = False
         for timer in self._timers.values():
             timer.result, timer.firing_run, timer.noticed_us = None, None, None
 
-    def _changed(self, now_us: int, fields: Mapping[str, Any]) -> None:
-        """A timer is new, or counts anew from now."""
-        name = fields["timer"]
-        declared = next((each for each in self._declared() if each.timer.id == name), None)
-        if declared is not None and self._is_up:
-            self._take_up(declared, now_us, self._timers.get(name))
+    def _take_up_changed(self) -> None:
+        changes, self._changes = self._changes, {}
+        for declared in self._declared() if changes else ():
+            name = declared.timer.id
+            if name in changes:
+                self._take_up(declared, changes[name], self._timers.get(name))
 
-    def _take_up(self, declared: Declared, now_us: int, before: _Watched | None) -> None:
-        timer = _Watched(declared, Slots(declared.timer.on_calendar, declared.zone), now_us)
+    def _take_up(self, declared: Declared, answered_us: int, before: _Watched | None) -> None:
+        timer = _Watched(declared, Slots(declared.timer.on_calendar, declared.zone), answered_us)
         if before is not None:
             timer.has_started_up = before.has_started_up
             timer.firing_run, timer.fired_at_us = before.firing_run, before.fired_at_us
@@ -242,7 +238,7 @@ class TimerMonitor:
     def _stepped(self, _now_us: int, fields: Mapping[str, Any]) -> None:
         """After a large step back slots count from the new time, also those that were answered before."""
         before_us, after_us = _instant(fields["before"]), _instant(fields["after"])
-        if before_us - after_us <= _STEP_BACK_US:
+        if before_us - after_us <= STEP_BACK_US:
             return
         for timer in self._timers.values():
             timer.last_slot_us = None
@@ -252,8 +248,10 @@ class TimerMonitor:
     def _store_failed(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
         """While nothing can be written no timer fires, and that is as it should be."""
         self._is_store_faulty = True
-        for timer in self._timers.values():
-            timer.noticed_us = None
+        while self._come:
+            timer = self._unanswered(self._come.popleft())
+            if timer is not None:
+                self._expect_again(timer)
 
     def _store_recovered(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
         self._is_store_faulty = False
@@ -267,6 +265,10 @@ class TimerMonitor:
             if slot_us < NEVER_US:
                 heappush(self._ahead, (slot_us, timer.declared.timer.id))
 
+    def _expect_again(self, timer: _Watched) -> None:
+        timer.noticed_us = None
+        heappush(self._ahead, (timer.slot_us, timer.declared.timer.id))
+
     def _answer(self, timer: _Watched, now_us: int) -> None:
         """Everything up to now is answered."""
         self._is_store_faulty = False
@@ -276,24 +278,37 @@ class TimerMonitor:
         self._expect(timer)
 
     def _notice(self, now_us: int, steady_us: int) -> None:
-        later: list[tuple[int, str]] = []
+        # Each slot is taken from the heap once, however many events come before it is answered.
         while self._ahead and self._ahead[0][0] <= now_us:
             slot_us, name = heappop(self._ahead)
             timer = self._timers.get(name)
-            if timer is None or timer.slot_us != slot_us:
+            if timer is None or timer.slot_us != slot_us or timer.noticed_us is not None:
                 continue
-            if timer.noticed_us is None:
-                timer.noticed_us = steady_us
-            if steady_us - timer.noticed_us <= _ANSWERED_WITHIN_US:
-                later.append((slot_us, name))
+            if _is_told(timer, now_us):
+                self._answer(timer, now_us)
                 continue
-            self._tallies["V1"].checked += 1
-            when = face_at(slot_us, timer.declared.zone).isoformat()
-            self._object("V1", timer, f"nothing has answered the slot {when}: no run and no miss")
-            timer.answered_us = max(timer.answered_us, now_us)
-            self._expect(timer)
-        for item in later:
-            heappush(self._ahead, item)
+            timer.noticed_us = steady_us
+            self._come.append(_Come(steady_us, slot_us, name))
+        while self._come and steady_us - self._come[0].noticed_us > _ANSWERED_WITHIN_US:
+            come = self._come.popleft()
+            timer = self._unanswered(come)
+            if timer is not None and come.slot_us <= now_us:
+                self._object_to_silence(timer, now_us)
+            elif timer is not None:  # the clock was set back since: it has yet to come again
+                self._expect_again(timer)
+
+    def _unanswered(self, come: _Come) -> _Watched | None:
+        """The timer that has yet to answer this slot; None if it has, or is not asked any more."""
+        timer = self._timers.get(come.name)
+        is_its = timer is not None and (timer.slot_us, timer.noticed_us) == (come.slot_us, come.noticed_us)
+        return timer if is_its else None
+
+    def _object_to_silence(self, timer: _Watched, now_us: int) -> None:
+        self._tallies["V1"].checked += 1
+        when = face_at(timer.slot_us, timer.declared.zone).isoformat()
+        self._object("V1", timer, f"nothing has answered the slot {when}: no run and no miss")
+        timer.answered_us = max(timer.answered_us, now_us)
+        self._expect(timer)
 
     # --- V2, V3, V5: what is fired and missed ---
 
@@ -392,6 +407,7 @@ class TimerMonitor:
             timer.firing_run = timer.firing_slot_us = None
         elif fields["reason"] != "shutdown" and timer.slots.has(slot_us):
             self._answer_slot(timer, slot_us)
+        timer.told_us = None
         self._answer(timer, now_us)
 
     def _timer_ended(self, _now_us: int, fields: Mapping[str, Any]) -> None:
@@ -444,6 +460,18 @@ class TimerMonitor:
             at=self._now.isoformat(),
             reason=reason,
         )
+
+
+def _is_told(timer: _Watched, now_us: int) -> bool:
+    """Whether the latest of the slots that were jumped over is one that a session before told as missed.
+
+    The clock was set back and forth again: of slots that passed together the latest counts, and a miss that
+    is on record is not told again. A slot that comes in its time is asked for, whatever was told.
+    """
+    told_us = timer.told_us
+    if told_us is None or now_us - told_us <= _ANSWERED_WITHIN_US:
+        return False
+    return timer.slots.has(told_us) and timer.slots.after(told_us) > now_us
 
 
 def _is_making_up(timer: _Watched, reason: str, due_us: int | None) -> bool:
