@@ -93,7 +93,7 @@ class _Page:
 
     async def _listen(self) -> None:
         hearing = Connection(self._url)
-        reader = await hearing.begin("/api/v1/events")
+        reader = await hearing.begin("/api/v1/events?brief=true")
         status, _ = await head(reader)
         if status != 200:
             raise RuntimeError(f"the stream of events is answered with {status}")
@@ -113,7 +113,10 @@ class _Page:
             answer = await asking.get(self._path, **headers)
             self._etag = answer.headers.get("etag", "")
             self.refreshes += 1
-            await asyncio.sleep(_PACE_S)  # noqa: TID251 (as a browser does)
+            if "x-duly-again" in answer.headers:
+                self._news.set()
+            pace_s = max(float(answer.headers.get("x-duly-pace", "0")), _PACE_S)
+            await asyncio.sleep(pace_s)  # noqa: TID251 (as a browser does)
 
 
 class Browsers:

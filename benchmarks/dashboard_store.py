@@ -12,6 +12,7 @@ WITH RECURSIVE place(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM place WHERE i +
 INSERT INTO run
 SELECT :first + i, printf('job-%05d', i), printf('job-%05d', i), 'schedule',
        :at + i * :gap, :at + i * :gap + 2000, :at + i * :gap + 150000 + i * 7 % 1000000,
+       148000 + i * 7 % 1000000,
        CASE WHEN (:first + i) % 50 = 7 THEN 'exit' ELSE 'success' END, (:first + i) % 50 = 7, NULL, '',
        1000 + i, 1, 'an earlier boot', 'copied ' || (:first + i) || ' files' || char(10), 0
 FROM place

@@ -31,7 +31,7 @@ document.addEventListener("securitypolicyviolation", (event) => violations.push(
 @pytest.fixture(autouse=True)
 def _every_page_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages that are a lot of work are made less often; not here, however slow this machine is just now."""
-    monkeypatch.setattr("duly.web.rendering._CHEAP_S", 1e9)
+    monkeypatch.setattr("duly.web.rendering._SHARE", 0)
 
 
 @pytest.fixture(scope="module")

@@ -53,6 +53,20 @@ def test_output_is_followed(site: Served, opened: Opening) -> None:
     assert _is_unreloaded(page)
 
 
+def test_newer_run_is_linked_as_it_begins(site: Served, opened: Opening) -> None:
+    """On the page of the newest run a link appears when another begins; it leads there, and back."""
+    first = site.do(site.world.run_began("backup", "manual"))
+    site.do(site.world.run_ended(first))
+    page = opened(f"{site.url}/runs/{first}")
+    around = page.get_by_role("navigation", name="Runs of the same service")
+    expect(around.get_by_role("link")).to_have_count(1)
+    second = site.do(site.world.run_began("backup", "manual"))
+    around.get_by_role("link", name=f"Run {second}").click()
+    expect(page.locator("h1")).to_have_text(f"Run {second}")
+    around.get_by_role("link", name=f"Run {first}").click()
+    expect(page.locator("h1")).to_have_text(f"Run {first}")
+
+
 def test_refresh_keeps_what_one_does(site: Served, opened: Opening) -> None:
     """Events that come while somebody types or has a button in focus take neither away."""
     page = opened(f"{site.url}/services")

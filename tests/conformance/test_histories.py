@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from duly.errors import StoreError
@@ -65,6 +66,7 @@ def test_rows_come_back_as_they_were(kind: Kind, tmp_path: Path) -> None:
         scheduled_us=1,
         started_us=2,
         ended_us=3,
+        lasted_us=9,
         result="exit",
         exit_code=4,
         signal=None,
@@ -84,6 +86,12 @@ def test_rows_come_back_as_they_were(kind: Kind, tmp_path: Path) -> None:
         assert await rows.last_id() == 8
         assert await rows.open_runs() == [row(8)]
         assert await rows.last_ends() == {"a": whole}
+        assert await rows.runs(service="a", limit=9) == [whole]
+        assert await rows.runs(timer="t", limit=9) == [whole]
+        assert await rows.runs(before=8, limit=9) == [whole]
+        bare = msgspec.structs.replace(whole, output="")
+        assert await rows.trend("a", limit=9) == [bare]
+        assert await rows.runs_between(2, 3, limit=9) == [bare]
 
     run(scenario, kind, tmp_path)
 
@@ -311,6 +319,27 @@ def test_timers_are_written_whole_and_removed(tmp_path: Path) -> None:
         await store.close()
 
     asyncio.run(scenario())
+
+
+@KINDS
+def test_next_run_of_a_service(kind: Kind, tmp_path: Path) -> None:
+    """The next run of a service is found past those of others, whether it is written yet or not."""
+
+    async def scenario(rows: Rows) -> None:
+        await rows.put([ended(1), ended(2, "web"), ended(4), ended(5)], [])
+        assert await rows.next_id("backup", 1) == 4
+        assert await rows.next_id("backup", 5) is None
+        assert await rows.next_id("nobody", 0) is None
+        clock = VirtualClock(at("12:00"))
+        history = History(rows, clock, Announcer([], clock.now))
+        history.note(row(3))
+        history.note(row(6, "web"))
+        assert await history.next_id("backup", 1) == 3
+        assert await history.next_id("backup", 3) == 4
+        assert await history.next_id("web", 2) == 6
+        await history.close()
+
+    run(scenario, kind, tmp_path)
 
 
 @KINDS

@@ -16,7 +16,7 @@ from duly.events import Announcer
 from duly.instant import instant_of
 from duly.store.sqlite import SQLiteStore
 from tests.supervision import World, oneshot, world_of
-from tests.timer_world import MINUTELY, timer
+from tests.timer_world import MINUTELY, daily, timer
 
 T = TypeVar("T")
 
@@ -106,3 +106,29 @@ async def test_opened_and_closed_twenty_times_with_a_run_in_flight(tmp_path: Pat
         assert [(row.timer, row.reason) for row in rows] == [("t", "schedule")] * 2
         world.process("job").end(0)
         await gate.close()
+
+
+async def test_readings_of_timers_that_stay_as_they_are_are_kept(tmp_path: Path) -> None:
+    """A look makes anew only what has changed; what depends on the moment is always of the moment."""
+    async with gated(tmp_path) as (world, _, gate):
+        started_us = instant_of(world.clock.now())
+        definitions = [
+            timer("often", on_calendar=MINUTELY),
+            timer("rarely", on_calendar=daily(3)),
+            timer("after", on_unit_active_sec=600),
+        ]
+        await gate.open(definitions, UTC, started_us, is_start_up=True)
+        world.processes.script("job")
+        before, again = gate.readings() or {}, gate.readings() or {}
+        assert all(before[name] is again[name] for name in ("often", "rarely"))
+        await world.after(60)
+        running = gate.readings() or {}
+        assert running["rarely"] is before["rarely"]
+        assert (before["often"].running_run, running["often"].running_run) == (None, 1)
+        assert running["often"].next_us == (before["often"].next_us or 0) + 60_000_000
+        assert running["after"].next_us is None
+        world.process("job").end(0)
+        await world.rest()
+        assert (gate.readings() or {})["after"].next_us == instant_of(world.clock.now()) + 600_000_000
+        await gate.close()
+        assert gate.readings() is None

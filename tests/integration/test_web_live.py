@@ -84,6 +84,55 @@ def test_events_come_as_they_happen() -> None:
         reader.close()
 
 
+def test_pages_are_told_in_brief() -> None:
+    """Who asks for it briefly hears how many events there were and the last id, and of none of them more."""
+    with serving() as served:
+        publish(served, 1, 2)
+        reader = Reader(served, "/api/v1/events?brief=true", last_id="boot-1")
+        assert b'id: boot-2\ndata: {"events":1}\n\n' in reader.until(b'"events":1')
+        publish(served, 3, 4, 5)
+        assert b'id: boot-5\ndata: {"events":3}\n\n' in reader.until(b'"events":3')
+        assert b"runId" not in reader.received
+        reader.close()
+
+
+async def test_calm() -> None:
+    """It is calm when nothing has happened for a moment; what goes on and on is not waited for to the end."""
+    live, loop = Live("boot", calm_s=0.05, longest_s=0.2), asyncio.get_running_loop()
+    leave = live.enter()
+    began_s = loop.time()
+    await live.calm()
+    assert loop.time() - began_s < 0.05
+
+    def go_on() -> None:
+        live.publish("TimerFired", "2026-01-01T12:00:00+00:00", {})
+        going[0] = loop.call_later(0.01, go_on)
+
+    going: list[asyncio.Handle] = [loop.call_soon(lambda: None)]
+    go_on()
+    began_s = loop.time()
+    await live.calm()
+    assert loop.time() - began_s >= 0.2
+    going[0].cancel()
+    live.publish("TimerFired", "2026-01-01T12:00:00+00:00", {})
+    began_s = loop.time()
+    await live.calm()
+    assert 0.05 <= loop.time() - began_s < 0.2
+    leave()
+
+
+async def test_nobody_waits_for_calm_at_the_end() -> None:
+    """Who waits for calm when the streams are ended does not keep the daemon from ending."""
+    live = Live("boot", calm_s=3600, longest_s=3600)
+    live.enter()
+    live.publish("TimerFired", "2026-01-01T12:00:00+00:00", {})
+    waiting = asyncio.ensure_future(live.calm())
+    await asyncio.wait([waiting], timeout=0)
+    assert not waiting.done()
+    live.close()
+    await asyncio.wait_for(waiting, 10)
+
+
 @pytest.mark.parametrize(
     ("last_id", "word", "runs"),
     [

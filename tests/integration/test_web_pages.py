@@ -46,14 +46,13 @@ def _csrf(client: httpx.Client) -> str:
 @pytest.fixture(autouse=True)
 def _every_page_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow this machine is just now."""
-    monkeypatch.setattr("duly.web.rendering._CHEAP_S", 1e9)
+    monkeypatch.setattr("duly.web.rendering._SHARE", 0)
 
 
 def test_dear_page_is_made_less_often(
     site: Served, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page that is a lot of work is shown a while longer to all, who are told that there is news."""
-    monkeypatch.setattr("duly.web.rendering._CHEAP_S", 0.0)
     monkeypatch.setattr("duly.web.rendering._SHARE", 1e9)
     first = client.get("/services", headers={"x-duly-part": ""})
     assert (first.headers["x-duly-pace"], "x-duly-again" in first.headers) == ("15.00", False)
@@ -221,6 +220,27 @@ def test_output_grows_by_pieces(site: Served, client: httpx.Client) -> None:
     assert not client.get(f"/runs/{run}/output?place=0&lost=0").json()["is_running"]
 
 
+def test_run_leads_to_what_is_around_it(site: Served, client: httpx.Client) -> None:
+    """A retry leads to the run it tries again and to the slot behind both; a run to its neighbours."""
+    rows = site.do(site.world.history.runs(service="report", limit=1000))
+    index = next(index for index, row in enumerate(rows) if row.reason == "retry" and index > 0)
+    newer, retry, first, older = rows[index - 1 : index + 3]
+    page = client.get(f"/runs/{retry.id}").text
+    assert f'<dt>tries again</dt><dd><a href="/runs/{first.id}">run {first.id}</a>' in page
+    slot = re.search(r"<dt>slot it answered</dt><dd>(.*?)</dd>", page)
+    assert slot is not None
+    assert slot[1].startswith('<a href="/timers/report#w-title">')
+    slot_at = re.search(r"<dt>slot it answered</dt><dd>(.*?)</dd>", client.get(f"/runs/{first.id}").text)
+    assert slot_at is not None
+    assert slot_at[1] == slot[1]
+    assert f'rel="prev" href="/runs/{first.id}"' in page
+    assert f'rel="next" href="/runs/{newer.id}"' in page
+    assert f'rel="prev" href="/runs/{older.id}"' in client.get(f"/runs/{first.id}").text
+    newest = client.get(f"/runs/{rows[0].id}").text
+    assert 'rel="next"' not in newest
+    assert 'rel="prev"' in newest
+
+
 def test_names_of_dots_have_a_page(site: Served, client: httpx.Client) -> None:
     """A service called `..` is found where its links lead."""
     world = site.world
@@ -244,6 +264,13 @@ def test_health_has_reasons(site: Served, client: httpx.Client) -> None:
     }
     site.call(lambda: world.tell("ConfigurationReloaded"))
     assert "All is well" in client.get("/", headers={"x-duly-part": world.live.last_id}).text
+    missed = {"last_missed_us": now_us(), "last_miss_reason": "shutdown", "last_run_us": None}
+    world.readings["backup"] = msgspec.structs.replace(world.readings["backup"], **missed)
+    site.call(lambda: world.tell("TimerMissed"))
+    page = client.get("/", headers={"x-duly-part": world.live.last_id}).text
+    assert 'class="health warn"' in page
+    assert "All runs, but one timer missed what was due" in page
+    assert "timer backup missed" in page
 
 
 def test_timers_are_not_even_imported() -> None:

@@ -15,8 +15,9 @@ from click.testing import CliRunner, Result
 
 from duly.cli import COMMANDS, main, talking
 from duly.cli.talking import Talk
+from duly.daemon.views import TimerReading
 from duly.supervisor.output import Tail
-from tests.daemons import CONFIG, FakeDaemon, listening
+from tests.daemons import CONFIG, FakeDaemon, listening, us
 
 
 @pytest.fixture
@@ -177,6 +178,20 @@ def test_health_check(here: Path) -> None:
     with listening(here / "ill.sock", FakeDaemon()):
         assert run("status", "--check", "--socket", "ill.sock").exit_code == 1
         assert run("status", "--socket", "ill.sock").exit_code == 0
+
+
+def test_a_miss_warns_and_passes_the_check(here: Path) -> None:
+    """A miss that nobody meant is told as a warning, in words, and fails no health check."""
+    missed = FakeDaemon(replace(CONFIG, invalid=()))
+    missed.readings = {"backup": TimerReading(last_missed_us=us("03:30"), last_miss_reason="shutdown")}
+    missed.services = list  # type: ignore[method-assign]
+    with listening(here / "missed.sock", missed):
+        assert run("status", "--check", "--socket", "missed.sock").exit_code == 0
+        shown = lines("status", "--socket", "missed.sock")
+    assert shown[1] == "  health     1 warning"
+    assert shown[2].startswith(
+        "             - timer backup missed 2026-01-01 03:30, because the daemon was down"
+    )
 
 
 def test_history(path: Path) -> None:

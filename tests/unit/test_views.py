@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -129,6 +130,7 @@ def test_status() -> None:
             "service backup failed: exited with code 3",
             "the last run of timer backup ended with exit code 3",
         ],
+        "warnings": [],
     }
 
 
@@ -159,6 +161,47 @@ def test_a_run_under_way_is_not_a_failure() -> None:
     """A timer whose last run failed and which runs again is not a reason to worry yet."""
     again = {"backup": msgspec.structs.replace(TIMERS["backup"], running_run=9)}
     assert views.health(STANDING, replace(CONFIG, invalid=()), (), again).ok
+
+
+@pytest.mark.parametrize(
+    ("reason", "fields", "is_ill"),
+    [
+        ("shutdown", {}, True),
+        ("target-not-found", {}, True),
+        ("overlap", {}, False),
+        ("disabled", {}, False),
+        ("disabled-target", {}, False),
+        ("something new", {}, False),
+        ("shutdown", {"last_run_us": 99}, True),
+        ("shutdown", {"last_run_us": 100}, True),
+        ("shutdown", {"last_run_us": 101}, False),
+        ("target-not-found", {"last_run_us": 101}, False),
+        ("shutdown", {"enabled": False}, False),
+        ("shutdown", {"enabled_override": False}, False),
+        ("shutdown", {"enabled": False, "enabled_override": True}, True),
+        ("shutdown", {"persistent": False}, False),
+        ("target-not-found", {"persistent": False}, True),
+        ("shutdown", {"last_missed_us": None}, False),
+    ],
+)
+def test_which_misses_are_worth_a_warning(reason: str, fields: dict[str, Any], *, is_ill: bool) -> None:
+    """A miss that nobody meant warns until the timer runs again; what missed as it was told to does not."""
+    declared = {name: value for name, value in fields.items() if name in {"enabled", "persistent"}}
+    read = {name: value for name, value in fields.items() if name not in declared}
+    timer = Timer("t", "web", **declared)
+    reading = views.TimerReading(**{"last_missed_us": 100, "last_miss_reason": reason, **read})
+    assert views.is_ill_missed(timer, reading) is is_ill
+
+
+def test_misses_alone_warn_and_all_is_well() -> None:
+    """A miss that nobody meant is a warning, in words, and not a reason of bad health."""
+    fine = replace(CONFIG, invalid=())
+    missed = {"backup": views.TimerReading(last_missed_us=us("11:55"), last_miss_reason="shutdown")}
+    told = views.health(STANDING, fine, SERVICES[:1], missed)
+    assert (told.ok, told.reasons) == (True, [])
+    (warning,) = told.warnings
+    why = "the daemon was down, stopping or asleep"
+    assert warning == f"timer backup missed 2026-01-01 11:55, because {why}, and has not run since"
 
 
 def test_status_behind_a_closed_gate() -> None:

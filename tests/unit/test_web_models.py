@@ -100,7 +100,7 @@ def test_every_action_is_an_operation() -> None:
 
 def test_retry_comes_before_the_schedule() -> None:
     """What comes next of a timer is its retry, if that is sooner."""
-    (first,) = models.next_firings(models.timer_entries(CONFIG, TIMERS), 5)
+    (first,) = models.next_firings(CONFIG, TIMERS, 5)
     assert (first.timer, first.at_us, first.is_retry) == ("backup", TIMERS["backup"].retry_at_us, True)
 
 

@@ -64,13 +64,14 @@ def _state(told: dict[str, Any]) -> str:
 
 
 def _health(health: dict[str, Any]) -> Iterator[str]:
-    if health["ok"]:
-        yield f"  health     {click.style('all is well', fg='green')}"
-        return
-    yield f"  health     {click.style(counted(len(health['reasons']), 'problem'), fg='red')}"
-    for reason in health["reasons"][:_MOST_REASONS]:
+    warnings = health.get("warnings", [])  # of which an older daemon knows nothing
+    told = [click.style(counted(len(health["reasons"]), "problem"), fg="red")] if health["reasons"] else []
+    told += [click.style(counted(len(warnings), "warning"), fg="yellow")] if warnings else []
+    yield f"  health     {', '.join(told) or click.style('all is well', fg='green')}"
+    everything = [*health["reasons"], *warnings]
+    for reason in everything[:_MOST_REASONS]:
         yield f"             - {printable(reason)}"
-    if (left := len(health["reasons"]) - _MOST_REASONS) > 0:
+    if (left := len(everything) - _MOST_REASONS) > 0:
         yield f"             and {left:,} more"
 
 

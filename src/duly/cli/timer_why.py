@@ -129,6 +129,7 @@ def _fired(run: dict[str, Any]) -> Fired:
         _instant(run["ended_at"]),
         run["result"],
         _instant(run["scheduled_at"]),
+        None if run["duration_s"] is None else round(run["duration_s"] * SECOND_US),
     )
 
 

@@ -44,6 +44,10 @@ class Rows(Protocol):
         """Runs, newest first."""
         ...
 
+    async def next_id(self, service: str, after: int, /) -> int | None:
+        """The next run of a service after one; None if that is its newest."""
+        ...
+
     async def runs_between(self, from_us: Instant, to_us: Instant, /, limit: int) -> list[RunRow]:
         """Runs that started then, or before and have not ended; newest first, without their output."""
         ...

@@ -6,6 +6,7 @@ file names, refuses the start; that the default place is taken is only told.
 
 import secrets
 import socket
+import sys
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from duly.web.settings import WebSettings
 
 _EXTRA = frozenset({"starlette", "uvicorn", "h11", "jinja2", "anyio"})
+_GIVES_WAY_S = 0.001
 _TOKENS = ("DULY_OPERATOR_TOKEN", "DULY_VIEWER_TOKEN")
 
 
@@ -45,6 +47,8 @@ class Dashboard:
         """Listen; raises WebRefusedError if the file says where, and that cannot be."""
         assert self._daemon is not None
         assert self._server is not None
+        # A thread that makes a page gives way this often: what is to start must not wait for it.
+        sys.setswitchinterval(_GIVES_WAY_S)
         try:
             await self._server.start()
         except SchedulerError as error:

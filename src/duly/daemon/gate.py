@@ -15,13 +15,14 @@ from duly.daemon.protocol import DISABLED, FAILED, OperationError
 from duly.daemon.views import DISABLED_MESSAGE, TimerReading
 from duly.errors import SchedulerError
 from duly.events import Announcer
-from duly.instant import Instant, instant_of
+from duly.instant import NEVER_US, Instant, instant_of
 from duly.store.history import History, MissRow, RunRow
 from duly.store.sqlite import SQLiteStore
 from duly.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from duly.timers.face import Timers
+    from duly.timers.timer import TimerState
 
 T = TypeVar("T")
 
@@ -48,6 +49,8 @@ class Gate:
         self._timers: Timers | None = None
         self._opening: Timers | None = None
         """Timers that are being put to work, and are not at work yet."""
+        self._read: dict[str, tuple[TimerState, TimerReading]] = {}
+        """Readings that hold as long as the state of their timer is that one, and until they fire."""
         supervisor.on_run_ended.append(self._on_run_ended)
 
     @property
@@ -122,29 +125,21 @@ class Gate:
         """How the timers are; None while the gate is closed."""
         timers = self._timers
         if timers is None:
+            self._read = {}
             return None
         now_us = instant_of(self._clock.now())
-        return {
-            state.name: TimerReading(
-                enabled_override=state.enabled_override,
-                registered_us=state.registered_us,
-                answered_us=state.answered_us,
-                next_us=timers.next_of(state, now_us),
-                last_run_us=state.last_run_us,
-                last_success_us=state.last_success_us,
-                last_failure_us=state.last_failure_us,
-                last_exit=state.last_exit,
-                last_result=state.last_result,
-                last_missed_us=state.last_missed_us,
-                last_miss_reason=state.last_miss_reason,
-                retry_attempt=state.retry_attempt,
-                retry_at_us=state.retry_at_us,
-                startup_triggered=state.startup_triggered,
-                running_run=state.running_run,
-                running_since_us=state.running_since_us,
-            )
-            for state in timers.all()
-        }
+        known, self._read = self._read, {}
+        readings = {}
+        for state in timers.all():
+            name = state.name
+            kept = known.get(name)
+            # Of thousands hardly any has changed since somebody last looked.
+            if kept is None or kept[0] is not state or (kept[1].next_us or NEVER_US) <= now_us:
+                kept = (state, _reading(state, timers.next_of(state, now_us)))
+            readings[name] = kept[1]
+            if state.definition.on_unit_active_sec is None and (kept[1].next_us or NEVER_US) > now_us:
+                self._read[name] = kept
+        return readings
 
     def faults(self) -> list[str]:
         """What keeps declared timers from running, in words."""
@@ -167,6 +162,27 @@ class Gate:
     def _on_run_ended(self, row: RunRow) -> None:
         if self._timers is not None and row.ended_us is not None:
             self._timers.service_ended(row.service, row.ended_us)
+
+
+def _reading(state: "TimerState", next_us: Instant | None) -> TimerReading:
+    return TimerReading(
+        enabled_override=state.enabled_override,
+        registered_us=state.registered_us,
+        answered_us=state.answered_us,
+        next_us=next_us,
+        last_run_us=state.last_run_us,
+        last_success_us=state.last_success_us,
+        last_failure_us=state.last_failure_us,
+        last_exit=state.last_exit,
+        last_result=state.last_result,
+        last_missed_us=state.last_missed_us,
+        last_miss_reason=state.last_miss_reason,
+        retry_attempt=state.retry_attempt,
+        retry_at_us=state.retry_at_us,
+        startup_triggered=state.startup_triggered,
+        running_run=state.running_run,
+        running_since_us=state.running_since_us,
+    )
 
 
 async def _answered(call: Coroutine[Any, Any, T]) -> T:

@@ -143,10 +143,11 @@ class FiringShape(Shape):
 
 
 class HealthShape(Shape):
-    """Whether all is well, and if not, why."""
+    """Whether all is well, and if not, why; and what is worth a look though nothing is broken."""
 
     ok: bool
     reasons: list[str]
+    warnings: list[str] = []
 
 
 class StatusShape(Shape):

@@ -31,7 +31,7 @@ from duly.daemon.shapes import (
 )
 from duly.daemon.words import schedule_words
 from duly.instant import NEVER_US, SECOND_US, Instant, datetime_at
-from duly.store.history import MissRow, RunRow
+from duly.store.history import MissRow, RunRow, length_us
 
 DISABLED_MESSAGE = (
     "the timer subsystem is off: it is experimental, and has to be switched on. Write timers = true under"
@@ -42,6 +42,11 @@ PARENT_DISABLED_MESSAGE = (
     "the supervisor is off (enabled = false under [supervisor]), and the timer subsystem with it; write"
     " enabled = true and reload"
 )
+
+_ILL_MISSES: Mapping[str, str] = {
+    "shutdown": "the daemon was down, stopping or asleep",
+    "target-not-found": "its target was not there",
+}
 
 _TIMERS_AT_ONCE = 250
 """Shown without a pause: a few milliseconds."""
@@ -149,7 +154,7 @@ def _time(at_us: Instant, zone: tzinfo) -> str:
 
 def run_shape(row: RunRow, zone: tzinfo) -> RunShape:
     """One run."""
-    lasted_us = row.ended_us - row.started_us if row.ended_us is not None else None
+    lasted_us = length_us(row)
     return RunShape(
         id=row.id,
         service=row.service,
@@ -158,7 +163,7 @@ def run_shape(row: RunRow, zone: tzinfo) -> RunShape:
         scheduled_at=time_of(row.scheduled_us, zone),
         started_at=_time(row.started_us, zone),
         ended_at=time_of(row.ended_us, zone),
-        duration_s=None if lasted_us is None else max(lasted_us, 0) / SECOND_US,
+        duration_s=None if lasted_us is None else lasted_us / SECOND_US,
         running=row.ended_us is None,
         result=row.result,
         exit_code=row.exit_code,
@@ -327,7 +332,7 @@ def status_shape(
         uptime_s=None if up_us is None else max(up_us, 0) / SECOND_US,
         timers="disabled" if timers is None else "enabled",
         timers_message=closed.message if timers is None else "",
-        counts=_counts(config, readings, timers),
+        counts=counts(config, readings, timers),
         health=health(standing, config, readings, timers),
         next_firing=None if timers is None else next_firing(timers, standing.zone),
         config=standing.config,
@@ -337,19 +342,20 @@ def status_shape(
     )
 
 
-def _counts(
+def counts(
     config: Config, services: Sequence[ServiceReading], timers: Mapping[str, TimerReading] | None
 ) -> dict[str, int]:
-    counts: dict[str, int] = {
+    """How many there are, and how many of them run, failed, or cannot be used."""
+    found: dict[str, int] = {
         "services": len(config.services),
         "services_running": sum(reading.state == "running" for reading in services),
         "services_failed": sum(reading.state == "failed" for reading in services),
         "invalid": len(config.invalid),
     }
     if timers is not None:
-        counts["timers"] = len(config.timers)
-        counts["timers_running"] = sum(reading.running_run is not None for reading in timers.values())
-    return counts
+        found["timers"] = len(config.timers)
+        found["timers_running"] = sum(reading.running_run is not None for reading in timers.values())
+    return found
 
 
 def health(
@@ -374,7 +380,33 @@ def health(
     for name, reading in (timers or {}).items():
         if reading.last_result not in {None, "success"} and reading.running_run is None:
             reasons.append(f"the last run of timer {name} ended with {_result_words(reading)}")
-    return HealthShape(ok=not reasons, reasons=reasons)
+    return HealthShape(ok=not reasons, reasons=reasons, warnings=_missed(standing, config, timers or {}))
+
+
+def _missed(standing: Standing, config: Config, timers: Mapping[str, TimerReading]) -> list[str]:
+    warnings = []
+    for timer in config.timers:
+        reading = timers.get(timer.id)
+        if reading is None or reading.last_missed_us is None or not is_ill_missed(timer, reading):
+            continue
+        why = _ILL_MISSES[reading.last_miss_reason or ""]
+        at = datetime_at(reading.last_missed_us, standing.zone)
+        warnings.append(f"timer {timer.id} missed {at:%Y-%m-%d %H:%M}, because {why}, and has not run since")
+    return warnings
+
+
+def is_ill_missed(timer: Timer, reading: TimerReading) -> bool:
+    """Whether the latest miss of a timer is worth a warning: nobody meant it, and it has not run since.
+
+    A target that was still at work, or a timer or target that somebody disabled, misses as it was told to;
+    so does, while the daemon is down, a timer that need not be caught up with.
+    """
+    if reading.last_missed_us is None or reading.last_miss_reason not in _ILL_MISSES:
+        return False
+    is_enabled = timer.enabled if reading.enabled_override is None else reading.enabled_override
+    is_owed = timer.persistent or reading.last_miss_reason != "shutdown"
+    has_run_since = reading.last_run_us is not None and reading.last_run_us > reading.last_missed_us
+    return is_enabled and is_owed and not has_run_since
 
 
 def _fell_over(reading: ServiceReading) -> bool:

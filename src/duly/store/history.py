@@ -37,6 +37,8 @@ class RunRow(msgspec.Struct, array_like=True, frozen=True, gc=False, kw_only=Tru
     """The instant that it answers, if a timer fired it for one."""
     started_us: Instant
     ended_us: Instant | None = None
+    lasted_us: int | None = None
+    """As measured; None while it runs, and where whoever measured it died."""
     result: str | None = None
     exit_code: int | None = None
     signal: int | None = None
@@ -49,6 +51,28 @@ class RunRow(msgspec.Struct, array_like=True, frozen=True, gc=False, kw_only=Tru
     """The tail of its output."""
     output_lost: int = 0
     """How many bytes came before that tail."""
+
+
+class Lasting(Protocol):
+    """A run, as far as its times go."""
+
+    @property
+    def started_us(self) -> Instant: ...  # noqa: D102
+    @property
+    def ended_us(self) -> Instant | None: ...  # noqa: D102
+    @property
+    def lasted_us(self) -> int | None: ...  # noqa: D102
+
+
+def length_us(run: Lasting, now_us: Instant | None = None) -> int | None:
+    """How long a run lasted, or one that has not ended has lasted at *now_us*; None if nobody can say.
+
+    As it was measured. Only where it was not, by the wall clock, which may have been set meanwhile.
+    """
+    if run.lasted_us is not None:
+        return run.lasted_us
+    until_us = now_us if run.ended_us is None else run.ended_us
+    return None if until_us is None else max(until_us - run.started_us, 0)
 
 
 class MissRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -88,6 +112,10 @@ class Rows(Protocol):
         with_output: bool = True,
     ) -> list[RunRow]:
         """Runs, newest first."""
+        ...
+
+    async def next_id(self, service: str, after: int, /) -> int | None:
+        """The next run of a service after one; None if that is its newest."""
         ...
 
     async def runs_between(self, from_us: Instant, to_us: Instant, /, limit: int) -> list[RunRow]:
@@ -202,6 +230,12 @@ class History:
         )
         known = {row.id: row for row in written} | waiting | self._runs
         return _newest(known.values(), service, timer, before)[:limit]
+
+    async def next_id(self, service: str, after: int) -> int | None:
+        """The next run of a service after one; None if that is its newest."""
+        waiting = _next_id(self._waiting().values(), service, after)
+        written = await self.rows.next_id(service, after)
+        return min((one for one in (waiting, written) if one is not None), default=None)
 
     async def runs_between(self, from_us: Instant, to_us: Instant, limit: int) -> list[RunRow]:
         """Runs that started then, or before and have not ended; newest first, without their output."""
@@ -358,6 +392,10 @@ class MemoryRows:
         rows = _newest(self._runs.values(), service, timer, before)[:limit]
         return rows if with_output else [_bare(row) for row in rows]
 
+    async def next_id(self, service: str, after: int) -> int | None:
+        """The next run of a service after one; None if that is its newest."""
+        return _next_id(self._runs.values(), service, after)
+
     async def runs_between(self, from_us: Instant, to_us: Instant, limit: int) -> list[RunRow]:
         """Runs that started then, or before and have not ended; newest first, without their output."""
         return _between(self._runs.values(), from_us, to_us)[:limit]
@@ -419,6 +457,10 @@ def _newest(
         and (before is None or row.id < before)
     )
     return sorted(chosen, key=lambda row: -row.id)
+
+
+def _next_id(rows: Iterable[RunRow], service: str, after: int) -> int | None:
+    return min((row.id for row in rows if row.service == service and row.id > after), default=None)
 
 
 def _between(rows: Iterable[RunRow], from_us: Instant, to_us: Instant) -> list[RunRow]:

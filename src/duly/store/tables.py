@@ -73,6 +73,11 @@ class SQLiteRows:
         query, values = list_query(service, timer, before, limit, with_output=with_output)
         return await self._seen_runs(query, values)
 
+    async def next_id(self, service: str, after: int) -> int | None:
+        """The next run of a service after one; None if that is its newest."""
+        rows = await self._seen(sql("run_next"), {"service": service, "after": after})
+        return next((int(run_id) for (run_id,) in rows), None)
+
     async def runs_between(self, from_us: Instant, to_us: Instant, limit: int) -> list[RunRow]:
         """Runs that started then, or before and have not ended; newest first, without their output."""
         chosen = {"from": from_us, "to": to_us, "limit": limit}

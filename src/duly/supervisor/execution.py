@@ -66,7 +66,8 @@ class Execution:
         self._means = means
         self._on_spawned, self._on_ended = on_spawned, on_ended
         self._begun_us = row.started_us
-        self._ended_us: Instant | None = None
+        self._end: tuple[Instant, int] | None = None
+        """When its own process ended, and after how long."""
         self._tail = Tail(round(means.settings.output_kib * 1024))
         self._process: Process | None = None
         self._is_killed = False
@@ -105,10 +106,11 @@ class Execution:
         except Exception as error:
             end = self._lost(error)
         # What was left of its group may have taken a while to go; the run ended with its own process.
-        ended_us = self._means.pauses.now_us() if self._ended_us is None else self._ended_us
+        ended_us, lasted_us = self._end or self._reached()
         self.row = msgspec.structs.replace(
             self.row,
             ended_us=ended_us,
+            lasted_us=lasted_us,
             result=end.result.value,
             exit_code=end.exit_code,
             signal=end.signal,
@@ -118,7 +120,7 @@ class Execution:
         )
         self._means.ledger.close(self.row)
         self._guarded(lambda: self._on_ended(self, end))
-        self._means.ledger.tell_end(self.row, max(ended_us - self._begun_us, 0))
+        self._means.ledger.tell_end(self.row, lasted_us)
         self._settle()
         self.ended.set_result(end)
 
@@ -201,7 +203,12 @@ class Execution:
 
     def _note_exit(self, exited: asyncio.Future[int]) -> None:
         if not exited.cancelled():
-            self._ended_us = self._means.pauses.now_us()
+            self._end = self._reached()
+
+    def _reached(self) -> tuple[Instant, int]:
+        """The present instant, and how long it has lasted."""
+        now_us = self._means.pauses.now_us()  # which tells of a step first, and so may shift what follows
+        return now_us, max(now_us - self._begun_us, 0)
 
     def _lost(self, error: Exception) -> Ended:
         """A fault of ours: nobody watches the process any more, so it must not live on."""

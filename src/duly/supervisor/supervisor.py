@@ -29,7 +29,7 @@ from duly.supervisor.process import Processes
 from duly.supervisor.reloading import Turn, turn_of
 from duly.supervisor.shutdown import Shutdown, take_down
 from duly.supervisor.startup import Startup
-from duly.supervisor.views import ServiceView, view_of
+from duly.supervisor.views import ServiceView, Sources, view_of
 
 T = TypeVar("T")
 
@@ -55,6 +55,7 @@ class Supervisor:
         self._ledger = Ledger(history, announcer)
         self._means = Means(processes, self._ledger, self._pauses, scheduler_id, settings)
         self._keepers: dict[str, Keeper] = {}
+        self._viewed: dict[str, tuple[Sources, ServiceView]] = {}
         self._departed: list[Keeper] = []
         """Keepers of removed services whose processes could not be killed."""
         self._turn = asyncio.Lock()
@@ -350,14 +351,16 @@ class Supervisor:
     def views(self) -> list[ServiceView]:
         """Every service, in the order of declaration."""
         held_up = {} if self._startup is None else self._startup.held_up()
-        return [self._view_of(keeper, held_up.get(name, ())) for name, keeper in self._keepers.items()]
+        known, self._viewed = self._viewed, {}
+        for name, keeper in self._keepers.items():
+            self._viewed[name] = self._viewed_of(keeper, held_up.get(name, ()), known.get(name))
+        return [view for _, view in self._viewed.values()]
 
-    def _view_of(self, keeper: Keeper, held_up_by: tuple[str, ...]) -> ServiceView:
-        name, state = keeper.service.id, keeper.state
-        return view_of(
-            keeper.service,
-            state,
-            live=self._ledger.row_of(state.run_id),
-            last=self._ledger.last_of(name),
-            held_up_by=held_up_by,
-        )
+    def _viewed_of(
+        self, keeper: Keeper, held_up_by: tuple[str, ...], before: tuple[Sources, ServiceView] | None
+    ) -> tuple[Sources, ServiceView]:
+        """A view and what it is made of; of thousands hardly any has changed since somebody last looked."""
+        service, state = keeper.service, keeper.state
+        live, last = self._ledger.row_of(state.run_id), self._ledger.last_of(service.id)
+        sources = (service, state, live, last, held_up_by)
+        return before if before is not None and before[0] == sources else (sources, view_of(*sources))

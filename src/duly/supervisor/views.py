@@ -23,6 +23,10 @@ _SHOWN: dict[Phase, Shown] = {
 }
 
 
+Sources = tuple[Service, ServiceState, RunRow | None, RunRow | None, tuple[str, ...]]
+"""What a view is made of: what `view_of` is given."""
+
+
 class ServiceView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A service as it is shown."""
 
@@ -47,12 +51,11 @@ class ServiceView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def view_of(
     service: Service,
     state: ServiceState,
-    *,
     live: RunRow | None,
     last: RunRow | None,
     held_up_by: tuple[str, ...],
 ) -> ServiceView:
-    """A service as it is shown now."""
+    """A service as it is shown now: *live* is its run in flight, *last* the newest that has ended."""
     is_held_up = state.phase is Phase.WAITING and bool(held_up_by)
     return ServiceView(
         id=service.id,

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from duly.instant import EARLIEST_US, MINUTE_US, NEVER_US, Instant
+from duly.store.history import length_us
 from duly.timers.calendar import Calendars, slot_after, slot_at_or_before
 from duly.verify.reasons.answers import Skip, Words, face_text, first_shown_us, length_text, minute_of
 
@@ -56,6 +57,7 @@ class Fired(NamedTuple):
     ended_us: Instant | None = None
     result: str | None = None
     scheduled_us: Instant | None = None
+    lasted_us: int | None = None
 
 
 class Missed(NamedTuple):
@@ -246,9 +248,10 @@ def _fired(record: Record, slot_us: Instant, run: Fired, words: Words) -> SlotAn
 
 
 def _ending(run: Fired) -> str:
-    if run.ended_us is None:
+    lasted_us = None if run.ended_us is None else length_us(run)
+    if lasted_us is None:
         return "and has not ended" if run.result is None else f"and its end is {run.result}"
-    return f"and ended with {run.result} after {length_text(max(run.ended_us - run.started_us, 0))}"
+    return f"and ended with {run.result} after {length_text(lasted_us)}"
 
 
 def _why_missed(miss: Missed) -> str:

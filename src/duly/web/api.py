@@ -1,8 +1,9 @@
 """The JSON API under /api/v1: every operation of the daemon's table, GET for what reads, POST for what acts.
 
 Nothing here is written by hand for one operation: routes, parameters and the OpenAPI document all come from
-`OPERATIONS`. Errors are `{"error": {"code", "message"}}`. What operations know of the environment of services
-is not told here, not even as a digest.
+`OPERATIONS`; the tasks of a store, which no daemon has, are in `store_api`. Errors are
+`{"error": {"code", "message"}}`. What operations know of the environment of services is not told here, not
+even as a digest.
 """
 
 import re
@@ -27,11 +28,12 @@ from duly.daemon.protocol import (
     OperationError,
 )
 from duly.errors import SchedulerError, StoreError
-from duly.web import openapi
+from duly.web import openapi, store_api
 from duly.web.answers import error_body, json_response
 from duly.web.live import TooManyError
 from duly.web.security import content_type, visitor
 from duly.web.site import READ_ONLY, Site
+from duly.web.store_site import StoreSite
 from duly.web.streaming import Stream
 
 PREFIX = "/api/v1"
@@ -54,7 +56,8 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 def routes(site: Site) -> list[BaseRoute]:
     """The whole API."""
-    document = openapi.document(OPERATIONS)
+    of_tasks = store_api.routes(site) if isinstance(site, StoreSite) else []
+    document = openapi.document(OPERATIONS, store_api.READINGS if of_tasks else ())
 
     async def described(_request: Request) -> Response:
         return json_response(document)
@@ -62,6 +65,7 @@ def routes(site: Site) -> list[BaseRoute]:
     made: list[BaseRoute] = [
         Route(f"{PREFIX}/openapi.json", described, methods=["GET"]),
         Route(f"{PREFIX}/events", _events(site), methods=["GET"]),
+        *of_tasks,
     ]
     for name, operation in OPERATIONS.items():
         method = "GET" if operation.is_read else "POST"
@@ -176,11 +180,12 @@ def public_definition(declared: Mapping[str, Any]) -> dict[str, Any]:
 def _events(site: Site) -> Any:
     async def events(request: Request) -> Response:
         last_id = request.headers.get("last-event-id") or request.query_params.get("last_event_id")
+        is_brief = request.query_params.get("brief") == "true"
         try:
             leave = site.live.enter()
         except TooManyError:
             return _full()
-        return Stream(site.live.stream(last_id), leave)
+        return Stream(site.live.stream(last_id, is_brief=is_brief), leave)
 
     return events
 

@@ -2,8 +2,8 @@
 
 All streams read the one ring, each from its own place: a reader costs a number, not a queue. One that falls
 out of the ring is told to look at everything anew ("reset"). A burst is told in one piece when it is over, or
-has lasted for a while: pages that are made anew in the middle of it would hold up what is to start. Of an
-event only what is listed here is told: no output, no environment.
+has lasted for a while: pages that are made anew in the middle of it would hold up what is to start. Pages are
+told in brief that something did. Of an event only what is listed here is told: no output, no environment.
 """
 
 import asyncio
@@ -93,10 +93,12 @@ class Live:
         self._calm_s, self._longest_s = calm_s, longest_s
         self._newest_s = self._since_s = 0.0
         self._calming: asyncio.TimerHandle | None = None
+        self._joined: tuple[int, int, bytes] = (0, 0, b"")
+        """From where to where, and how all readers that were there are told."""
         self._most_clients = most_clients
         self._clients = 0
         self._waiting: set[asyncio.Future[None]] = set()
-        self._is_closed = False
+        self._closed = asyncio.Event()
 
     # --- telling ---
 
@@ -118,7 +120,7 @@ class Live:
 
     def close(self) -> None:
         """End every stream."""
-        self._is_closed = True
+        self._closed.set()
         self._tell()
 
     def _tell_soon(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -158,7 +160,7 @@ class Live:
 
     def enter(self) -> Callable[[], None]:
         """Take one of the places for streams; the answer gives it back. Raises TooManyError."""
-        if self._clients >= self._most_clients or self._is_closed:
+        if self._clients >= self._most_clients or self._closed.is_set():
             raise TooManyError
         self._clients += 1
         is_in = True
@@ -180,22 +182,35 @@ class Live:
             return self._last, None
         return self._last, self._after(number)
 
+    async def calm(self, waited_s: float = 0.0) -> None:
+        """Return once no event has come for a moment, at the latest with `close`.
+
+        Whoever *waited_s* already waits that much less for what does not end.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + self._longest_s - waited_s
+        while (calm_s := min(self._newest_s + self._calm_s, give_up_s)) > loop.time():
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(calm_s):
+                    await self._closed.wait()
+                    return
+
     async def stream(
-        self, last_id: str | None, *, heartbeat_s: float = HEARTBEAT_S
+        self, last_id: str | None, *, is_brief: bool = False, heartbeat_s: float = HEARTBEAT_S
     ) -> AsyncGenerator[bytes, None]:
-        """Server-sent events from *last_id* on, until `close`."""
+        """Server-sent events from *last_id* on, until `close`; *is_brief*: only how many, and the last id."""
         number, missed = self.since(last_id)
         yield b"retry: 2000\n\n" + self._greeting("hello" if missed is not None else "reset")
         if missed:
-            yield b"".join(self._message(told) for told in missed)
-        while not self._is_closed:
+            yield self._brief(len(missed)) if is_brief else b"".join(map(self._message, missed))
+        while not self._closed.is_set():
             if number >= self._open:
                 await self._news(heartbeat_s)
                 if number >= self._open:
                     yield b": still here\n\n"
                 continue
             if self._has_all_since(number):
-                piece = b"".join(self._message(told) for told in self._after(number))
+                piece = self._brief(self._last - number) if is_brief else self._since(number)
             else:
                 piece = self._greeting("reset")
             number = self._last
@@ -232,6 +247,15 @@ class Live:
                 break
             news.append(told)
         return news[::-1]
+
+    def _since(self, number: int) -> bytes:
+        """All messages after *number*; joined once for all who read at the same place."""
+        if self._joined[:2] != (number, self._last):
+            self._joined = (number, self._last, b"".join(map(self._message, self._after(number))))
+        return self._joined[2]
+
+    def _brief(self, count: int) -> bytes:
+        return b'id: %s\ndata: {"events":%d}\n\n' % (self.last_id.encode(), count)
 
     def _greeting(self, word: str) -> bytes:
         return f"event: {word}\nid: {self.last_id}\ndata: {{}}\n\n".encode()

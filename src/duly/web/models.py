@@ -14,7 +14,7 @@ from duly.config.schema import Config, Service, Timer
 from duly.daemon import views
 from duly.daemon.words import schedule_words, span
 from duly.instant import NEVER_US, Instant
-from duly.store.history import MissRow, RunRow
+from duly.store.history import MissRow, RunRow, length_us
 from duly.web import words
 from duly.web.words import Mark, visible
 
@@ -131,6 +131,9 @@ class TimerEntry(NamedTuple):
         return "failing" if self.reading.last_result not in {None, "success"} else "fine"
 
 
+_UNREAD = views.TimerReading()
+
+
 def service_entries(
     config: Config, readings: Iterable[views.ServiceReading], timers: Mapping[str, views.TimerReading] | None
 ) -> list[ServiceEntry]:
@@ -149,7 +152,38 @@ def service_entries(
 
 def timer_entries(config: Config, readings: Mapping[str, views.TimerReading]) -> list[TimerEntry]:
     """All timers, as declared."""
-    return [TimerEntry(timer, readings.get(timer.id, views.TimerReading())) for timer in config.timers]
+    return [TimerEntry(timer, readings.get(timer.id, _UNREAD)) for timer in config.timers]
+
+
+def service_entry(
+    config: Config,
+    name: str,
+    readings: Iterable[views.ServiceReading],
+    timers: Mapping[str, views.TimerReading] | None,
+) -> ServiceEntry | None:
+    """One service; None if there is none of that name."""
+    service = next((service for service in config.services if service.id == name), None)
+    if service is None:
+        return None
+    found = next((reading for reading in readings if reading.id == name), None)
+    firsts = (soonest(entry.reading) for entry in timers_of(config, timers or {}, name))
+    next_us = min((at_us for at_us in firsts if at_us is not None), default=None)
+    return ServiceEntry(service, found or views.StoredService(id=name, state="stopped"), next_us)
+
+
+def timer_entry(config: Config, name: str, readings: Mapping[str, views.TimerReading]) -> TimerEntry | None:
+    """One timer; None if there is none of that name."""
+    timer = next((timer for timer in config.timers if timer.id == name), None)
+    return None if timer is None else TimerEntry(timer, readings.get(name, _UNREAD))
+
+
+def timers_of(config: Config, readings: Mapping[str, views.TimerReading], target: str) -> list[TimerEntry]:
+    """The timers that fire *target*, as declared."""
+    return [
+        TimerEntry(timer, readings.get(timer.id, _UNREAD))
+        for timer in config.timers
+        if timer.target == target
+    ]
 
 
 def firsts_of(config: Config, readings: Mapping[str, views.TimerReading]) -> dict[str, Instant]:
@@ -397,16 +431,17 @@ class Next(NamedTuple):
     is_retry: bool
 
 
-def next_firings(entries: Iterable[TimerEntry], most: int) -> list[Next]:
+def next_firings(config: Config, readings: Mapping[str, views.TimerReading], most: int) -> list[Next]:
     """The firings that come first."""
-    ahead = [
-        (at_us, order, entry)
-        for order, entry in enumerate(entries)
-        if (at_us := soonest(entry.reading)) is not None
-    ]
+    ahead = (
+        (at_us, order)
+        for order, timer in enumerate(config.timers)
+        if (at_us := soonest(readings.get(timer.id, _UNREAD))) is not None
+    )
     return [
-        Next(entry.timer.id, entry.timer.target, at_us, at_us == entry.reading.retry_at_us)
-        for at_us, _, entry in nsmallest(most, ahead)
+        Next(timer.id, timer.target, at_us, at_us == readings[timer.id].retry_at_us)
+        for at_us, order in nsmallest(most, ahead)
+        for timer in (config.timers[order],)
     ]
 
 
@@ -422,13 +457,12 @@ class RunFacts(NamedTuple):
 
 def run_facts(row: RunRow, now_us: Instant) -> RunFacts:
     """What there is to say of a run."""
-    end_us = row.ended_us if row.ended_us is not None else now_us
     return RunFacts(
         row,
         words.result_mark(row.result, is_running=row.ended_us is None, exit_code=row.exit_code),
         words.REASONS.get(row.reason, row.reason),
         None if row.scheduled_us is None else max(row.started_us - row.scheduled_us, 0),
-        max(end_us - row.started_us, 0),
+        length_us(row, now_us),
     )
 
 

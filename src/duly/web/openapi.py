@@ -1,9 +1,9 @@
 """The OpenAPI 3.1 document of the API, made from the table of operations and the types of their results."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import msgspec
 
@@ -37,9 +37,21 @@ class Failed(msgspec.Struct):
     error: Failure
 
 
-def document(operations: Mapping[str, Operation]) -> bytes:
+class Reading(NamedTuple):
+    """Something to GET that is no operation."""
+
+    name: str
+    path: str
+    summary: str
+    result: type
+    parts: tuple[str, ...] = ()
+    """What stands in braces in its path."""
+
+
+def document(operations: Mapping[str, Operation], readings: Sequence[Reading] = ()) -> bytes:
     """The document, as JSON."""
     results = {name: _kinds(get_type_hints(each.function)["return"]) for name, each in operations.items()}
+    results |= {each.name: (each.result,) for each in readings}
     bodies = {each.params for each in operations.values() if not each.is_read}
     kinds = list(dict.fromkeys([*chain(*results.values()), *sorted(bodies, key=str), Failed]))
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
@@ -50,6 +62,8 @@ def document(operations: Mapping[str, Operation]) -> bytes:
         paths[f"/api/v1/{name}"] = _path(name, operation, of)
         if operation.stream is not None:
             paths[f"/api/v1/{name}/stream"] = _stream_path(name, operation, of)
+    for reading in readings:
+        paths[reading.path] = _reading_path(reading, of)
     paths["/api/v1/events"] = _events_path(of)
     return msgspec.json.encode({
         "openapi": "3.1.0",
@@ -94,6 +108,19 @@ def _path(name: str, operation: Operation, of: Mapping[Any, Any]) -> dict[str, A
     return {"post": told}
 
 
+def _reading_path(reading: Reading, of: Mapping[Any, Any]) -> dict[str, Any]:
+    told = {
+        "operationId": reading.name,
+        "summary": reading.summary,
+        "parameters": [
+            {"name": part, "in": "path", "required": True, "schema": {"type": "string"}}
+            for part in reading.parts
+        ],
+        "responses": _responses(of, {"application/json": {"schema": of[reading.name]}}),
+    }
+    return {"get": told}
+
+
 def _stream_path(name: str, operation: Operation, of: Mapping[Any, Any]) -> dict[str, Any]:
     told = {
         "operationId": f"{name}_stream",
@@ -106,10 +133,12 @@ def _stream_path(name: str, operation: Operation, of: Mapping[Any, Any]) -> dict
 
 def _events_path(of: Mapping[Any, Any]) -> dict[str, Any]:
     last = {"name": "last_event_id", "in": "query", "required": False, "schema": {"type": "string"}}
+    brief = {"name": "brief", "in": "query", "required": False, "schema": {"type": "boolean"}}
     told = {
         "operationId": "events",
-        "summary": "What happens, as it happens; `reset` when what happened meanwhile is no longer known.",
-        "parameters": [last],
+        "summary": "What happens, as it happens; `reset` when what happened meanwhile is no longer known."
+        " In brief: only how many events there were, and the id of the last.",
+        "parameters": [last, brief],
         "responses": _responses(of, {"text/event-stream": {"schema": {"type": "string"}}}),
     }
     return {"get": told}

@@ -25,7 +25,8 @@ from duly.store.history import MissRow, RunRow
 from duly.web import models, store_pages, timeline, words
 from duly.web.answers import error_body, json_response
 from duly.web.api import perform
-from duly.web.overview import Picture, seen
+from duly.web.lineage import lineage_of
+from duly.web.overview import Counted, Picture, seen
 from duly.web.plain_pages import common_routes, told, unknown, verification_of
 from duly.web.rendering import Gathered, Link, Renderer
 from duly.web.security import visitor
@@ -89,6 +90,7 @@ class Pages:
         self._site = site
         self.renderer = Renderer(site, self._links, time.monotonic)
         self._shelf: tuple[Any, Any] | None = None
+        self._counted = Counted()
 
     @property
     def _backend(self) -> Backend:
@@ -128,7 +130,7 @@ class Pages:
             backend = self._backend
             now_us = backend.standing().now_us
             window, day = timeline.window_at(now_us, hours), timeline.window_at(now_us)
-            found = await seen(backend, window, day.from_us)
+            found = await seen(backend, window, day, self._counted)
             # Without an await from here on: all of it is of one moment.
             standing, readings = backend.standing(), backend.timers()
             standing = msgspec.structs.replace(standing, faults=(*standing.faults, *found.faults))
@@ -220,15 +222,13 @@ class Pages:
             runs = await self._backend.history.runs(service=name, limit=timeline.STRIP, with_output=False)
             last = await self._row(runs[0].id) if runs else None
             config, readings, timers = self._backend.config, self._backend.services(), self._backend.timers()
-            entries = models.service_entries(config, readings, timers)
-            entry = next((entry for entry in entries if entry.service.id == name), None)
+            entry = models.service_entry(config, name, readings, timers)
             if entry is None:
                 return unknown("service", name, "/services")
-            fired_by = [] if timers is None else models.timer_entries(config, timers)
             values = {
                 "entry": entry,
                 "definition": models.service_facts(entry.service),
-                "fired_by": [one for one in fired_by if one.timer.target == name],
+                "fired_by": [] if timers is None else models.timers_of(config, timers, name),
                 "can_act": self._can_act(request),
                 **self._history(runs, last),
             }
@@ -252,8 +252,7 @@ class Pages:
                 self._backend.timers(),
                 self._backend.standing(),
             )
-            entries = models.timer_entries(config, readings or {})
-            entry = next((entry for entry in entries if entry.timer.id == name), None)
+            entry = models.timer_entry(config, name, readings or {})
             if entry is None or readings is None:
                 return unknown("timer", name, "/timers")
             values = {
@@ -339,17 +338,14 @@ class Pages:
             row = await self._row(run_id)
             if row is None:
                 return unknown("run", str(run_id)[:30], "/runs")
-            before = await self._backend.history.runs(
-                service=row.service, before=row.id, limit=1, with_output=False
-            )
+            around = await lineage_of(self._backend.history, row)
             is_there = any(service.id == row.service for service in self._backend.config.services)
             values = {
                 "run": models.run_facts(row, self._backend.standing().now_us),
                 "output": self._output(row),
                 "has_timers": self._backend.standing().is_gate_open,
                 "stop": models.action("stop", row.service) if is_there else None,
-                "before": before[0].id if before else None,
-                "after": None,
+                "around": around,
                 "can_act": self._can_act(request),
             }
             return "run.html", values, 200

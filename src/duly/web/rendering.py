@@ -2,14 +2,15 @@
 
 A page has two parts. Its content is the same for everybody with the same role, and is made once a second at
 most, however many look at it, in a thread beside the loop. The frame around it holds what is of one visitor
-alone, and is small. A script that has the frame asks for the content only. Static files carry their digest in
-their name, so browsers keep them for ever.
+alone, and is small. A script that has the frame asks for the content only, and can wait: its content is made
+when nothing is due and nothing happens. Static files carry their digest in their name, so browsers keep them.
 """
 
 import asyncio
 import hashlib
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import tzinfo
 from functools import cache
 from importlib.resources import files
@@ -24,7 +25,7 @@ from starlette.responses import Response
 from duly.daemon import views
 from duly.daemon.words import schedule_words
 from duly.errors import StoreError
-from duly.instant import NEVER_US, Instant
+from duly.instant import MINUTE_US, NEVER_US, SECOND_US, Instant
 from duly.web import models, words
 from duly.web.security import Visitor, visitor
 from duly.web.site import Site
@@ -34,8 +35,11 @@ PART_HEADER = "x-duly-part"
 
 _FRESH_S = 1.0
 _SHARE = 100
-_CHEAP_S = 0.03
 _LONGEST_PAUSE_S = 15.0
+_PAUSE_PER_CLIENT_S = 0.05
+_LONGEST_TURN_S = 5.0
+_BEFORE_MINUTE_US = 100_000
+_AFTER_MINUTE_US = 200_000
 _MOST_KEPT = 64
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _BORDER = "\0"
@@ -102,16 +106,28 @@ class Content(NamedTuple):
 
 def _pause_s(content: Content) -> float:
     """How long a page is shown before it is made anew: making it takes a hundredth of all time, at most."""
-    return min(_SHARE * content.took_s, _LONGEST_PAUSE_S) if content.took_s > _CHEAP_S else 0
+    return min(_SHARE * content.took_s, _LONGEST_PAUSE_S)
 
 
-class _Kept(NamedTuple):
-    """A page that is made, or being made."""
+def until_minute_begun_s(now_us: Instant) -> float:
+    """How long to wait lest a page is made while timers fire: their slots are whole minutes."""
+    since_us = (now_us + _BEFORE_MINUTE_US) % MINUTE_US
+    return max(_BEFORE_MINUTE_US + _AFTER_MINUTE_US - since_us, 0) / SECOND_US
 
-    task: "asyncio.Task[Content]"
-    made_s: float
-    number: int
-    """Of the last event when it was begun."""
+
+class _Kept:
+    """A page that is made, or being made. One *is_patient* that waits for a moment of calm first."""
+
+    def __init__(self, made_s: float, *, is_patient: bool) -> None:
+        self.task: asyncio.Task[Content] | None = None
+        self.made_s = made_s
+        self.is_patient = is_patient
+        self.number: int | None = None
+        """Of the last event when it was begun; None while it is not: whatever happens will be in it."""
+
+    def has(self, heard: int) -> bool:
+        """Whether what somebody has heard of is in it, or will be."""
+        return self.number is None or self.number >= heard
 
 
 def query(
@@ -198,6 +214,7 @@ class Renderer:
         self._links = links
         self._now_s = now_s
         self._kept: dict[tuple[str, bytes, bool], _Kept] = {}
+        self._turn = asyncio.Lock()
         threading.Thread(target=_prepare, name="duly templates", daemon=True).start()
 
     def may_act(self, who: Visitor) -> bool:
@@ -210,23 +227,25 @@ class Renderer:
 
     async def page(self, request: Request, gather: Gathering) -> Response:
         """The page of an address, shared with all who ask for it at about the same time."""
-        path, now = request.scope["path"], _number(self._site.live.last_id)
+        path, is_patient = request.scope["path"], PART_HEADER in request.headers
         key = (path, request.scope["query_string"], self.may_act(visitor(request)))
         # Nobody can have heard of what has not happened; whoever says so gets what there is.
-        heard = min(_number(request.headers.get(PART_HEADER, "")), now)
+        heard = min(_number(request.headers.get(PART_HEADER, "")), _number(self._site.live.last_id))
         kept = self._kept.get(key)
-        if kept is None or not self._is_fresh(kept, heard):
-            task = asyncio.get_running_loop().create_task(self._made(path, gather))
-            kept = _Kept(task, self._now_s(), now)
+        if kept is None or not self._is_fresh(kept, heard, is_patient=is_patient):
+            kept = _Kept(self._now_s(), is_patient=is_patient)
+            kept.task = asyncio.get_running_loop().create_task(self._begun(kept, path, gather))
             self._kept.pop(key, None)
             self._kept[key] = kept
             while len(self._kept) > _MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
         # Whoever goes away must not take the page from those who wait for it as well.
+        assert kept.task is not None
         content = await asyncio.shield(kept.task)
         response = self._framed(request, content)
-        response.headers["x-duly-pace"] = f"{_pause_s(content):.2f}"
-        if kept.number < heard:
+        pace_s = max(_pause_s(content), self._site.live.clients * _PAUSE_PER_CLIENT_S)
+        response.headers["x-duly-pace"] = f"{pace_s:.2f}"
+        if not kept.has(heard):
             response.headers["x-duly-again"] = "1"  # there is news that is not in it yet
         return response
 
@@ -240,14 +259,35 @@ class Renderer:
 
         return self._framed(request, await self._made(request.url.path, gather))
 
-    def _is_fresh(self, kept: _Kept, heard: int) -> bool:
+    def _is_fresh(self, kept: _Kept, heard: int, *, is_patient: bool) -> bool:
         task = kept.task
-        if not task.done():
-            return kept.number >= heard
+        if task is None or not task.done():
+            return kept.has(heard) and (is_patient or not kept.is_patient)
         if task.cancelled() or task.exception() is not None:
             return False
         age_s = self._now_s() - kept.made_s
-        return age_s < (_FRESH_S if kept.number >= heard else _pause_s(task.result()))
+        return age_s < (_FRESH_S if kept.has(heard) else _pause_s(task.result()))
+
+    async def _begun(self, kept: _Kept, path: str, gather: Gathering) -> Content:
+        """The content; patient ones in turn, between the bursts: they must not hold up what is to start."""
+        has_turn = kept.is_patient and await self._has_turn()
+        try:
+            if kept.is_patient:
+                wait_s = until_minute_begun_s(self._site.backend.standing().now_us)
+                await asyncio.sleep(wait_s)  # noqa: TID251 (what it waits for is the clock of the host)
+                await self._site.live.calm(self._now_s() - kept.made_s)
+            kept.number = _number(self._site.live.last_id)
+            return await self._made(path, gather)
+        finally:
+            if has_turn:
+                self._turn.release()
+
+    async def _has_turn(self) -> bool:
+        """Wait for the pages before it, but not for one that does not get ready: its disk may hang."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LONGEST_TURN_S):
+                return await self._turn.acquire()
+        return False
 
     async def _made(self, path: str, gather: Gathering) -> Content:
         begun_s = self._now_s()

@@ -19,7 +19,7 @@ from duly.web.models import Fact, Next, Tile
 from duly.web.overview import NEXT_SHOWN
 from duly.web.plain_pages import common_routes, told, unknown, verification_of
 from duly.web.rendering import Gathered, Link, Renderer
-from duly.web.store_site import Snapshot, StoreSite, kind_of, reasons_of
+from duly.web.store_site import Snapshot, StoreSite, dues_after, kind_of, next_of, reasons_of
 from duly.web.words import Mark
 
 _KINDS = ("failing", "overdue", "running", "fine", "new")
@@ -47,9 +47,7 @@ class TaskEntry(NamedTuple):
     @property
     def next_us(self) -> Instant | None:
         """When it is due or tried again."""
-        times = [at_us for at_us in (self.task.due_us, self.task.retry_at_us) if at_us is not None]
-        soonest_us = min(times, default=NEVER_US)
-        return None if soonest_us >= NEVER_US else soonest_us
+        return next_of(self.task)
 
 
 _SORTS: Mapping[str, Callable[[TaskEntry], Any]] = {
@@ -144,7 +142,7 @@ class StorePages:
             matters[name].retries = [retry_us] if retry_us is not None and window.holds(retry_us) else []
         own, rest = timeline.chosen(matters.values())
         for matter in own:
-            found = _dues(tasks[matter.id], window.now_us, window.to_us, timeline.MOST_SLOTS + 1)
+            found = dues_after(tasks[matter.id], window.now_us, window.to_us, timeline.MOST_SLOTS + 1)
             matter.slots = sorted({*matter.slots, *found})
         return timeline.drawn(own, rest, window, self._site.zone)
 
@@ -200,7 +198,7 @@ class StorePages:
             "entry": TaskEntry(task, kind_of(task, now_us)),
             "cron_words": cron_words,
             "definition": _facts(task, str(self._site.zone)),
-            "ahead": _dues(task, now_us, NEVER_US, _DUES_SHOWN),
+            "ahead": dues_after(task, now_us, NEVER_US, _DUES_SHOWN),
             "answers": answers,
             "has_trace": snapshot.has_trace,
             "strip_model": timeline.strip_of(runs, now_us, self._site.zone) if snapshot.has_trace else None,
@@ -216,14 +214,6 @@ class StorePages:
 def cron_words(task: Task) -> str:
     """When a task is due."""
     return in_words(task.schedule.expression)
-
-
-def _dues(task: Task, now_us: Instant, until_us: Instant, most: int) -> list[Instant]:
-    found: list[Instant] = []
-    at_us = now_us
-    while len(found) < most and (at_us := task.schedule.due_after(at_us)) < NEVER_US and at_us <= until_us:
-        found.append(at_us)
-    return found
 
 
 def _facts(task: Task, zone: str) -> list[Fact]:

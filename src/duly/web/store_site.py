@@ -22,7 +22,7 @@ from duly.daemon import views
 from duly.daemon.backend import Output, Reloaded
 from duly.daemon.protocol import OperationError
 from duly.errors import StoreError, TaskTryDeserializeError
-from duly.instant import MINUTE_US, SECOND_US, Instant, instant_of
+from duly.instant import MINUTE_US, NEVER_US, SECOND_US, Instant, instant_of
 from duly.store.history import MemoryRows, RunRow
 from duly.store.reading import records_in
 from duly.web.live import Live
@@ -277,6 +277,21 @@ def kind_of(task: Task, now_us: Instant) -> str:
     if task.retry_at_us is not None or (task.last_failure_us or 0) > (task.last_success_us or 0):
         return "failing"
     return "new" if task.last_attempt_us is None else "fine"
+
+
+def next_of(task: Task) -> Instant | None:
+    """When a task is due or tried again; None for never."""
+    soonest_us = min(task.due_us, NEVER_US if task.retry_at_us is None else task.retry_at_us)
+    return None if soonest_us >= NEVER_US else soonest_us
+
+
+def dues_after(task: Task, now_us: Instant, until_us: Instant, most: int) -> list[Instant]:
+    """The dues of a task after *now_us*."""
+    found: list[Instant] = []
+    at_us = now_us
+    while len(found) < most and (at_us := task.schedule.due_after(at_us)) < NEVER_US and at_us <= until_us:
+        found.append(at_us)
+    return found
 
 
 def reasons_of(snapshot: Snapshot, now_us: Instant) -> list[str]:

@@ -14,7 +14,17 @@ from duly.instant import Instant
 from duly.store.history import RunRow
 from duly.verify.judge import Judge
 from duly.verify.properties import PROPERTIES
-from duly.verify.trace import Crash, Fault, Position, RunEnd, RunStart, Trace, TraceError
+from duly.verify.trace import (
+    ClockStep,
+    Crash,
+    Fault,
+    Position,
+    RunEnd,
+    RunStart,
+    Trace,
+    TraceError,
+    micros,
+)
 from duly.web.site import Verdict
 
 _LONGEST_LINE = 2**20
@@ -56,6 +66,8 @@ class Following:
         self._judge: Judge | None = None
         self._number = 0
         self._open: dict[str, RunRow] = {}
+        self._begun_us: dict[str, Instant] = {}
+        """When those began, as the clock would have had it that it shows now."""
         self.of_task: dict[str, deque[RunRow]] = {}
         self.latest: deque[RunRow] = deque(maxlen=_KEPT)
 
@@ -99,16 +111,19 @@ class Following:
         if isinstance(event, RunStart):
             self._number += 1
             row = RunRow(id=self._number, service=event.id, reason="", started_us=item.at_us)
-            self._open[event.id] = row
+            self._open[event.id], self._begun_us[event.id] = row, item.at_us
             self._keep(row)
         elif isinstance(event, RunEnd):
             self._end(event.id, item.at_us, "success" if event.ok else "failed")
+        elif isinstance(event, ClockStep):
+            by_us = item.at_us - micros(event.origin)
+            self._begun_us = {name: at_us + by_us for name, at_us in self._begun_us.items()}
         elif isinstance(event, Crash):
             for name in list(self._open):
                 self._end(name, item.at_us, "interrupted")
 
     def _end(self, name: str, at_us: Instant, result: str) -> None:
-        before = self._open.pop(name, None)
+        before, begun_us = self._open.pop(name, None), self._begun_us.pop(name, at_us)
         if before is None:
             return
         row = RunRow(
@@ -117,6 +132,7 @@ class Following:
             reason="",
             started_us=before.started_us,
             ended_us=at_us,
+            lasted_us=max(at_us - begun_us, 0),
             result=result,
         )
         for rows in (self.of_task[name], self.latest):

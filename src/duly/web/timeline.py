@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, tzinfo
 from typing import NamedTuple
 
 from duly.instant import MINUTE_US, SECOND_US, Instant, datetime_at, instant_of
-from duly.store.history import MissRow, RunRow
+from duly.store.history import MissRow, RunRow, length_us
 from duly.web import words
 
 HOUR_US = 60 * MINUTE_US
@@ -26,6 +26,7 @@ MOST_SLOTS = 100
 _TICK_MINUTES = {24: 360, 6: 120, 1: 15}
 _THINNEST = 0.02
 """Percent; a shape without any width is not drawn at all."""
+_KIND = "services"
 _BADNESS = {"busy": 1, "calm": 0, "good": 0, "warn": 2, "bad": 3}
 
 
@@ -61,7 +62,7 @@ class Matter:
     slots: list[Instant] = field(default_factory=list)
     """To come; a next one alone, where that is all that is known."""
     retries: list[Instant] = field(default_factory=list)
-    kind: str = "services"
+    kind: str = _KIND
     """Which pages it has."""
 
 
@@ -146,19 +147,30 @@ def _weight(matter: Matter) -> tuple[int, int, int]:
     return (2 * is_bad + bool(matter.misses) + bool(matter.retries), int(is_running), len(matter.runs))
 
 
-def drawn(own: Sequence[Matter], rest: Sequence[Matter], window: Window, zone: tzinfo) -> Timeline:
-    """The picture of some lanes, and of one for all the rest."""
+def drawn(
+    own: Sequence[Matter],
+    rest: Sequence[Matter],
+    window: Window,
+    zone: tzinfo,
+    quiet: Sequence[Instant] = (),
+) -> Timeline:
+    """The picture of some lanes, and of one for all the rest.
+
+    *quiet*: the next slots of still more services, of which there is nothing else to tell.
+    """
     lanes = [_lane(one, one.id, words.address(one.kind, one.id), window, zone) for one in own]
-    if rest:
+    hidden = len(rest) + len(quiet)
+    if hidden:
         together = Matter(
             "",
             runs=[row for one in rest for row in one.runs],
             misses=[row for one in rest for row in one.misses],
-            slots=sorted({slot_us for one in rest for slot_us in one.slots[:1]}),
+            slots=sorted({slot_us for one in rest for slot_us in one.slots[:1]}.union(quiet)),
         )
-        lanes.append(_lane(together, f"{len(rest):,} others", f"/{rest[0].kind}", window, zone))
+        kind = rest[0].kind if rest else _KIND
+        lanes.append(_lane(together, f"{hidden:,} others", f"/{kind}", window, zone))
     shapes = [shape for lane in lanes for shape in lane.shapes]
-    return Timeline(window.hours, tuple(lanes), tuple(_ticks(window, zone)), len(rest), _legend(shapes))
+    return Timeline(window.hours, tuple(lanes), tuple(_ticks(window, zone)), hidden, _legend(shapes))
 
 
 def _lane(matter: Matter, label: str, href: str, window: Window, zone: tzinfo) -> Lane:
@@ -177,7 +189,7 @@ def _lane(matter: Matter, label: str, href: str, window: Window, zone: tzinfo) -
 def _runs(rows: Sequence[RunRow], window: Window, zone: tzinfo) -> Iterator[Shape]:
     cells: dict[int, list[RunRow]] = {}
     for row in sorted(rows, key=lambda row: row.started_us):
-        end_us = row.ended_us if row.ended_us is not None else window.now_us
+        end_us = _end_us(row, window.now_us)
         if end_us < window.from_us or row.started_us > window.to_us:
             continue
         if end_us - row.started_us > window.cell_us:
@@ -186,6 +198,11 @@ def _runs(rows: Sequence[RunRow], window: Window, zone: tzinfo) -> Iterator[Shap
             cells.setdefault(row.started_us // window.cell_us, []).append(row)
     for together in cells.values():
         yield _together(together, window, zone)
+
+
+def _end_us(row: RunRow, now_us: Instant) -> Instant:
+    """Where a run ends in the picture: it is as long as it lasted, though the clock was set meanwhile."""
+    return row.started_us + (length_us(row, now_us) or 0)
 
 
 def _run_shape(row: RunRow, from_us: Instant, to_us: Instant, window: Window, zone: tzinfo) -> Shape:
@@ -204,7 +221,7 @@ def _together(rows: Sequence[RunRow], window: Window, zone: tzinfo) -> Shape:
     badness = [_BADNESS[tone] for tone in tones]
     worst = rows[badness.index(max(badness))]
     if len(rows) == 1:
-        return _run_shape(worst, worst.started_us, worst.ended_us or worst.started_us, window, zone)
+        return _run_shape(worst, worst.started_us, _end_us(worst, window.now_us), window, zone)
     at, until = window.percent(rows[0].started_us), window.percent(rows[-1].started_us)
     bad = tones.count("bad") + tones.count("warn")
     told = f"{len(rows)} runs from {words.clock(rows[0].started_us, zone, window.now_us)}"
@@ -219,7 +236,7 @@ def mark_of(row: RunRow) -> words.Mark:
 
 def run_title(row: RunRow, now_us: Instant, zone: tzinfo) -> str:
     """A run in one line."""
-    lasted = f" after {words.length(row.ended_us - row.started_us)}" if row.ended_us is not None else ""
+    lasted = f" after {words.length(length_us(row))}" if row.ended_us is not None else ""
     began = words.clock(row.started_us, zone, now_us)
     return (
         f"run {row.id} of {words.visible(row.service)}, {began}: {mark_of(row).word}{lasted} ({row.reason})"
@@ -391,7 +408,7 @@ def strip_of(rows: Sequence[RunRow], now_us: Instant, zone: tzinfo) -> Strip | N
     shown = list(reversed(rows[:STRIP]))
     if not shown:
         return None
-    lasted = [(row.ended_us if row.ended_us is not None else now_us) - row.started_us for row in shown]
+    lasted = [length_us(row, now_us) or 0 for row in shown]
     longest_us = max(*lasted, 1)
     ended = sorted(us for us, row in zip(lasted, shown, strict=True) if row.ended_us is not None)
     median_us = ended[len(ended) // 2] if ended else None

@@ -63,7 +63,15 @@ def answers(
         reading.registered_us,
         reading.answered_us,
         [
-            Fired(row.id, row.reason, row.started_us, row.ended_us, row.result, row.scheduled_us)
+            Fired(
+                row.id,
+                row.reason,
+                row.started_us,
+                row.ended_us,
+                row.result,
+                row.scheduled_us,
+                row.lasted_us,
+            )
             for row in runs
         ],
         [Missed(row.at_us, row.reason) for row in misses],

@@ -31,6 +31,7 @@ CREATE TABLE run (
     scheduled_us INTEGER,
     started_us   INTEGER NOT NULL,
     ended_us     INTEGER,
+    lasted_us    INTEGER,              -- as measured, whatever the wall clock did; null: nobody measured it
     result       TEXT,
     exit_code    INTEGER,
     signal       INTEGER,

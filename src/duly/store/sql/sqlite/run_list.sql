@@ -1,6 +1,6 @@
 -- Newest first, before an id, at most so many.
-SELECT id, service, timer, reason, scheduled_us, started_us, ended_us, result, exit_code, signal, message, pid,
-       pid_started, boot, CASE WHEN :output THEN output ELSE '' END, output_lost
+SELECT id, service, timer, reason, scheduled_us, started_us, ended_us, lasted_us, result, exit_code, signal,
+       message, pid, pid_started, boot, CASE WHEN :output THEN output ELSE '' END, output_lost
 FROM run
 WHERE id < :before
 ORDER BY id DESC

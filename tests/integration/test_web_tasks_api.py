@@ -1,0 +1,151 @@
+"""The tasks of an embedded scheduler by the API: told as the pages tell them, and as the document says."""
+
+import http.client
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import hypothesis
+import jsonschema_rs
+import pytest
+import schemathesis
+
+from tests.integration.test_web_api import CHECKS
+from tests.web_serving import serving, settings
+from tests.web_world import EVIL, Served, served_library
+
+PATHS = ("/api/v1/tasks", "/api/v1/tasks/{name}")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A store with a trace, behind a real server."""
+    with served_library(tmp_path_factory.mktemp("library")) as found:
+        yield found
+
+
+def get(site: Served, path: str) -> tuple[int, Any]:
+    """Ask for a path as it is: clients with manners would work out its dots first."""
+    connection = http.client.HTTPConnection(urlsplit(site.url).netloc, timeout=10)
+    try:
+        connection.request("GET", f"/api/v1/{path}")
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+def test_all_tasks(site: Served) -> None:
+    """Every task is told, with its schedule in words, its state, and its times."""
+    status, told = get(site, "tasks")
+    assert (status, told["damaged"], told["faults"], told["timezone"]) == (200, [], [], "Europe/Berlin")
+    tasks = {task["name"]: task for task in told["tasks"]}
+    assert set(tasks) == {"works", "fails", EVIL, ".."}
+    assert (tasks["works"]["state"], tasks["fails"]["state"]) == ("fine", "failing")
+    assert (tasks[".."]["cron"], tasks[".."]["state"]) == ("30 3 * * 1-5", "new")
+    assert tasks[".."]["schedule"].startswith("At 03:30")
+    assert tasks["fails"]["retry_delay_s"] == 300
+    assert tasks["fails"]["last_success_at"] is None
+    assert tasks["fails"]["next_run_at"] is not None
+
+
+@pytest.mark.parametrize("name", ["works", "fails", EVIL, ".."])
+def test_one_task(site: Served, name: str) -> None:
+    """A task is found by its name, whatever that is, with what comes and what became of its latest dues."""
+    status, told = get(site, f"tasks/{quote(name, safe='')}")
+    assert (status, told["task"]["name"], told["has_trace"]) == (200, name, True)
+    assert len(told["next"]) == 10
+    assert told["answers"] == [{"kind": "answered", "sentence": f'"{name}" was due, and a run answered it.'}]
+    results = [run["result"] for run in told["runs"]]
+    assert results == {"works": ["success"], "fails": ["failed"]}.get(name, [])
+    assert all(run["duration_s"] >= 0 and not run["running"] for run in told["runs"])
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("tasks/nobody", 404, "not_found"),
+        ("tasks/", 404, "not_found"),
+        ("tasks?limit=3", 400, "bad_request"),
+        ("tasks/works?x=1", 400, "bad_request"),
+    ],
+)
+def test_refusals(site: Served, path: str, status: int, code: str) -> None:
+    """What is not there, and what is asked in a way that means nothing, is refused as everywhere."""
+    told = get(site, path)
+    assert (told[0], told[1]["error"]["code"]) == (status, code)
+
+
+def test_damaged_task(tmp_path: Path) -> None:
+    """A row that cannot be used is told beside the tasks, with why, and has no page of its own."""
+    with served_library(tmp_path, with_trace=False) as site:
+        with sqlite3.connect(tmp_path / "state.db") as connection:
+            connection.execute("UPDATE task SET cron = 'nonsense' WHERE name = 'works'")
+        connection.close()
+        _, told = get(site, "tasks")
+        status, refused = get(site, "tasks/works")
+    assert [task["name"] for task in told["tasks"]] == ["fails", EVIL, ".."]
+    assert [bad["name"] for bad in told["damaged"]] == ["works"]
+    assert status == 404
+    assert refused["error"]["message"].startswith("its row cannot be used: ")
+
+
+def test_daemon_has_no_tasks() -> None:
+    """Where a daemon is shown there are no tasks, nor does the document tell of any."""
+    with serving(settings()) as served:
+        assert served.ask("GET", "/api/v1/tasks").status == 404
+        assert not set(PATHS) & set(json.loads(served.ask("GET", "/api/v1/openapi.json").body)["paths"])
+
+
+# --- its document ---
+
+
+def test_document_is_valid(site: Served) -> None:
+    """The document of a store has the tasks, follows OpenAPI 3.1, and each of its schemas is a schema."""
+    _, document = get(site, "openapi.json")
+    assert set(PATHS) < set(document["paths"])
+    schemathesis.openapi.from_dict(document).validate()
+    for schema in document["components"]["schemas"].values():
+        jsonschema_rs.meta.validate(schema)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_whatever_is_sent(site: Served, path: str) -> None:
+    """Whatever fits the document, and whatever does not, is answered as the document says."""
+    _, document = get(site, "openapi.json")
+    schema = schemathesis.openapi.from_dict(document)
+    schema.config.update(base_url=site.url)
+    operation = schema[path]["GET"]
+    modes = schemathesis.GenerationMode
+
+    for mode in (modes.POSITIVE, modes.NEGATIVE):
+
+        @hypothesis.settings(
+            max_examples=25,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+        def answered(case: Any) -> None:
+            case.call_and_validate(checks=CHECKS, timeout=10)
+
+        try:
+            answered()
+        except hypothesis.errors.Unsatisfiable:
+            assert mode is modes.NEGATIVE  # what takes nothing cannot be sent wrongly
+
+
+@pytest.mark.parametrize("name", ["works", "fails", EVIL])
+def test_answer_fits_its_schema(site: Served, name: str) -> None:
+    """What is told of a task that is there, which no random name finds, fits the document."""
+    _, document = get(site, "openapi.json")
+    schema = document["paths"]["/api/v1/tasks/{name}"]["get"]["responses"]["200"]["content"]
+    whole = {**schema["application/json"]["schema"], "components": document["components"]}
+    status, told = get(site, f"tasks/{quote(name, safe='')}")
+    assert status == 200
+    jsonschema_rs.validator_for(whole).validate(told)
