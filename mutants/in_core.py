@@ -247,7 +247,7 @@ OF_LISTS: tuple[Mutant, ...] = (
     mutant(
         "row-of-another-taken",
         RECONCILIATION,
-        "    next_id = max((task.id for task in known.values()), default=0) + 1\n",
+        "    next_id = max((last_id, *(task.id for task in known.values()), *departed.values())) + 1\n",
         "    next_id = len(known) + 1\n",
         wrong="A new task may be given the id, and so the row, of another.",
     ),

@@ -58,8 +58,8 @@ OF_POLLER: tuple[Mutant, ...] = (
     mutant(
         "stop-does-not-close",
         POLLER,
-        "        if self.is_closed:  # nothing starts once",
-        "        if False:  # nothing starts once",
+        "        if self.is_closed or not self.may_call():  # nothing starts once",
+        "        if not self.may_call():  # nothing starts once",
         wrong="A start that is already written is carried out although a stop has been called.",
     ),
     mutant(

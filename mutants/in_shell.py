@@ -2,6 +2,7 @@
 
 from mutants.mutant import Mutant, mutant
 
+SOLE, CUSTODY = "engine/sole.py", "engine/custody.py"
 SCHEDULER, SQLITE, MEMORY, SAVE = (
     "scheduler.py",
     "store/sqlite.py",
@@ -19,9 +20,9 @@ OF_LIFECYCLE: tuple[Mutant, ...] = (
     ),
     mutant(
         "returns-before-commit",
-        SCHEDULER,
+        SOLE,
         "            await self._store.replace(put=put, removed=removed)\n",
-        "            asyncio.ensure_future(self._store.replace(put=put, removed=removed))\n",
+        "            __import__('asyncio').ensure_future(self._store.replace(put=put, removed=removed))\n",
         wrong="A list takes effect, and initialize returns, before it is written.",
     ),
     mutant(
@@ -40,23 +41,23 @@ OF_LIFECYCLE: tuple[Mutant, ...] = (
     ),
     mutant(
         "stop-does-not-write-ends",
-        SCHEDULER,
-        "            await self._poller.flush()\n",
-        "            self._book.unsaved.clear()\n",
+        SOLE,
+        "            await self.poller.flush()\n",
+        "            self.book.unsaved.clear()\n",
         wrong="Ends that came in during a stop are not written.",
     ),
     mutant(
         "store-kept-after-failure",
-        SCHEDULER,
-        "            except BaseException:\n                await self._store.close()\n                raise\n",
-        "            except BaseException:\n                raise\n",
+        SOLE,
+        "        except BaseException:\n            await self._store.close()\n            raise\n",
+        "        except BaseException:\n            raise\n",
         wrong="A first initialize that fails keeps hold of the store.",
     ),
     mutant(
         "unreadable-task-begins-anew",
-        SCHEDULER,
-        "                if name in crons:\n",
-        "                if not name:\n",
+        CUSTODY,
+        "            if name in crons:\n",
+        "            if not name:\n",
         wrong="A registered task whose row cannot be read silently loses its past.",
     ),
 )

@@ -8,6 +8,15 @@ from pathlib import Path
 import pytest
 
 from duly.store import MemoryStore, SQLiteStore, Store
+from tests.postgres import (  # noqa: F401 - fixtures
+    own_postgres,
+    pgbouncer,
+    pgbouncer_url,
+    postgres,
+    postgres_database,
+    postgres_servers,
+    postgres_url,
+)
 
 StoreFactory = Callable[[], Store]
 

@@ -42,6 +42,14 @@ LEVELS: Mapping[str, int] = {
     "StoreFault": logging.ERROR,
     "StoreRecovered": logging.INFO,
     "PropertyViolated": logging.ERROR,
+    "MemberJoined": logging.INFO,
+    "ShardsTaken": logging.INFO,
+    "ShardsGiven": logging.INFO,
+    "ShardsLost": logging.ERROR,
+    "EditionPublished": logging.INFO,
+    "EditionSuperseded": logging.WARNING,
+    "BoardFault": logging.ERROR,
+    "BoardRecovered": logging.INFO,
     "SupervisorStarted": logging.INFO,
     "SupervisorStopping": logging.INFO,
     "SupervisorStopped": logging.INFO,
@@ -90,18 +98,24 @@ class Announcer:
 
     def __init__(self, listeners: Iterable[Listener], now: Callable[[], datetime]) -> None:
         self._listeners = tuple(listeners)
+        self._choosy: dict[str, tuple[Listener, ...]] = {}
         self._now = now
+
+    def listen(self, listener: Listener, names: Iterable[str], /) -> None:
+        """Tell *listener*, too, of the events with these *names*, and of no others."""
+        for name in names:
+            self._choosy[name] = (*self._choosy.get(name, ()), listener)
 
     def wants(self, name: str) -> bool:
         """Whether anybody would see such an event."""
-        return bool(self._listeners) or _logger.isEnabledFor(LEVELS[name])
+        return bool(self._listeners) or name in self._choosy or _logger.isEnabledFor(LEVELS[name])
 
     def announce(self, name: str, /, **fields: Any) -> None:
         """Tell that *name* happened just now."""
         if not self.wants(name):
             return
         event = Event(name, LEVELS[name], self._now(), fields)
-        for listener in (*self._listeners, _log):
+        for listener in (*self._listeners, *self._choosy.get(name, ()), _log):
             try:
                 listener(event)
             except BaseException as error:

@@ -32,7 +32,29 @@ MARKS: Mapping[str, str] = {
     "run timed out": "a run was cancelled for lasting too long",
     "connection renewed": "a connection was closed after a fault, to be opened anew",
 }
-"""Every mark, and what it means."""
+"""Every mark of a single scheduler, and what it means."""
+
+CLUSTER_MARKS: Mapping[str, str] = {
+    "seat lost": "the board does not know a member any more, which joins anew",
+    "edition forgotten": "the board has lost the list that a member brought, which brings it again",
+    "another server": "another server answers, which may have forgotten: nothing is taken for a lease",
+    "edition back": "another member has brought the list back that a member has, and that is in effect again",
+    "trust ended": "a member could not renew its lease in time, and let go of everything",
+    "stray shards given": "the board has shards as a member's of which it does not know, and gets them back",
+    "renewed beside a move": "a lease was renewed while a move was waiting for the board",
+    "beat of an earlier life": "an answer came to a beat under a number that the member has given up",
+    "shards gone": "a member saw on the board that shards it held are another's",
+    "end taken from a row": "a run was reported ended by the member that ran it, to whoever holds its shard",
+    "run found away": "a shard was taken, and a task in it is still running at another member",
+    "run found cut off": "a shard was taken, and a task in it was running at a member that is dead",
+    "departed run found": "a list brings a task back whose run, from before its removal, goes on at a member",
+    "row behind memory": "the board shows a task as it was before a start that a member remembers",
+    "away run ended": "the end of a run at another member was seen on the board",
+    "away run cut off": "the member that ran a task whose shard is held here has died",
+    "superseded task left alone": "a shard was taken, and a newer list has changed a task in it",
+    "unreadable row left alone": "a shard was taken, and a task in it cannot be read",
+}
+"""Every mark of a member of a cluster, and what it means."""
 
 _passed: Counter[str] | None = None
 
@@ -40,7 +62,7 @@ _passed: Counter[str] | None = None
 def mark(name: str) -> None:
     """Note that the path called *name* is taken."""
     if _passed is not None:
-        assert name in MARKS
+        assert name in MARKS or name in CLUSTER_MARKS
         _passed[name] += 1
 
 

@@ -7,31 +7,27 @@ and hands everything else to the poller. It decides nothing about tasks.
 import asyncio
 import contextvars
 import os
-import uuid
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, timedelta, tzinfo
+from datetime import timedelta, tzinfo
 from enum import StrEnum
 from typing import Any, NoReturn
 
 import tzlocal
 
 from duly.clock import Clock, watchable
-from duly.core.reconciliation import Reconciliation, reconciled
-from duly.core.record import COLUMNS, Record, task_from
+from duly.cluster.clock import BoardClock
+from duly.cluster.custody import custody_of
+from duly.core.reconciliation import Reconciliation
 from duly.core.registration import Registration, validated
-from duly.core.schedule import Schedules, minute_begun
 from duly.core.task import Task
-from duly.engine.book import Book
-from duly.engine.poller import Poller
-from duly.engine.tasks import TaskRules
 from duly.engine.telling import tell_outcome
 from duly.engine.turns import Turns
-from duly.errors import ScheduleTaskError, StopSchedulerError, StoreInUseError, TaskTryDeserializeError
+from duly.errors import ScheduleTaskError, StopSchedulerError, StoreInUseError
 from duly.events import FAILED, STOPS_ALL_THE_SAME, TOOK_EFFECT, Announcer, Listener, described
 from duly.instant import duration_us
 from duly.marks import mark
-from duly.store import Store, store_for
+from duly.store import Board, Store, store_for
 from duly.threads import outlasting_cancellation
 
 
@@ -56,7 +52,7 @@ class Scheduler:
 
     def __init__(
         self,
-        store: "str | os.PathLike[str] | Store",
+        store: "str | os.PathLike[str] | Store | Board",
         *,
         clock: Clock | None = None,
         timezone: tzinfo | None = None,
@@ -64,25 +60,22 @@ class Scheduler:
         max_concurrent_runs: int | None = None,
         run_timeout: timedelta | None = None,
     ) -> None:
-        self._store = store_for(store)
+        place = store_for(store)
         self._zone = _checked_zone(timezone)
-        self._clock = clock = watchable(clock)
-        self._announcer = Announcer(_checked_listeners(listeners), clock.now)
+        self._clock = watched = (
+            BoardClock() if clock is None and isinstance(place, Board) else watchable(clock)
+        )
+        self._announcer = Announcer(_checked_listeners(listeners), watched.now)
         self._announce = self._announcer.announce
-        rules = TaskRules()
-        self._book = Book(UTC, rules)
-        self._schedules = Schedules(UTC)
-        self._poller = Poller(
-            self._book,
-            self._store,
-            clock,
+        self._custody = custody_of(
+            place,
+            watched,
             self._announcer,
-            rules,
             max_concurrent_runs=_checked_limit(max_concurrent_runs),
             run_timeout_us=_checked_timeout_us(run_timeout),
         )
+        self._book, self._poller = self._custody.book, self._custody.poller
         self._state = SchedulerState.UNINITIALIZED
-        self._scheduler_id = ""
         self._turns = Turns()
         self._stops_requested = 0
         self._is_stop_served = False
@@ -163,91 +156,24 @@ class Scheduler:
     async def _initialize_first(self, registrations: list[Registration]) -> None:
         self._state = SchedulerState.INITIALIZING
         self._announce("SchedulerInitializationStarted", totalRegistrations=len(registrations))
-        self._poller.renew()
         try:
-            self._book.zone = self._zone or tzlocal.get_localzone()
-            self._schedules = Schedules(self._book.zone)
-            contents = await self._store.open(uuid.uuid4().hex)  # noqa: TID251 (the id of a new store)
-            try:
-                self._scheduler_id = contents.scheduler_id
-                self._schedules.expect(item.expression for item in registrations)
-                known, unreadable = self._read(contents.records, registrations)
-                outcome = self._reconciled(registrations, known, is_restart=True)
-                await self._take_over(outcome, registrations, unreadable)
-            except BaseException:
-                await self._store.close()
-                raise
+            outcome = await self._custody.begin(registrations, self._zone or tzlocal.get_localzone())
         except BaseException as error:
             self._state = SchedulerState.UNINITIALIZED
             self._fail(error, registrations)
-        self._book.settle()
         await self._go(outcome, scheduled=outcome.tasks)
 
     async def _reinitialize(self, registrations: list[Registration]) -> None:
         self._state = SchedulerState.REINITIALIZING
         self._announce("SchedulerReinitializationStarted")
         try:
-            async with self._poller.writing:
-                self._poller.account_for_steps()
-                outcome = self._reconciled(registrations, self._book.tasks, is_restart=False)
-                await self._take_over(outcome, registrations, [])
+            outcome = await self._custody.change(registrations)
         except BaseException as error:
             mark("reinitialize failed")
             self._shut_down_in_time()
             self._state = SchedulerState.UNINITIALIZED
             self._fail(error, registrations)
         await self._go(outcome, scheduled=[*outcome.added, *(change.after for change in outcome.overridden)])
-
-    def _read(
-        self, records: Sequence[Record], registrations: list[Registration]
-    ) -> tuple[dict[str, Task], list[int]]:
-        """The stored tasks by name, and the ids of those that cannot be read and are not registered."""
-        crons = {item.name: item.expression.text for item in registrations}
-        tasks: dict[str, Task] = {}
-        unreadable = []
-        for record in records:
-            try:
-                task = task_from(record, self._schedules.of)
-            except TaskTryDeserializeError as error:
-                task_id, name = record[0], record[COLUMNS.index("name")]
-                if name in crons:
-                    mark("unreadable row refused")
-                    raise ScheduleTaskError(name=name, cron_expression=crons[name], cause=error) from error
-                mark("unreadable row removed")
-                unreadable.append(task_id)
-            else:
-                tasks[task.name] = task
-        return tasks, unreadable
-
-    def _reconciled(
-        self, registrations: list[Registration], known: dict[str, Task], *, is_restart: bool
-    ) -> Reconciliation:
-        self._schedules.expect(item.expression for item in registrations)
-        now_us = self._poller.now_us()
-        return reconciled(
-            registrations,
-            known,
-            live=self._book.live,
-            now_us=now_us,
-            minute_us=minute_begun(now_us, self._book.zone),
-            schedule_of=self._schedules.of,
-            scheduler_id=self._scheduler_id,
-            is_restart=is_restart,
-            known_better=self._book.known,
-        )
-
-    async def _take_over(
-        self, outcome: Reconciliation, registrations: list[Registration], unreadable: list[int]
-    ) -> None:
-        put = [*outcome.added, *outcome.rewritten]
-        for task in outcome.touched:
-            mark("found interrupted" if task.interrupted else "ahead of the clock")
-        removed = [*(task.id for task in outcome.orphaned), *unreadable]
-        if put or removed:
-            await self._store.replace(put=put, removed=removed)
-        callbacks = {item.name: item.callback for item in registrations}
-        self._book.take_over(outcome.tasks, outcome.fresh, callbacks)
-        self._schedules.keep({task.schedule.text for task in outcome.tasks})
 
     async def _go(self, outcome: Reconciliation, *, scheduled: list[Task]) -> None:
         tell_outcome(self._announcer, outcome, scheduled, self._book.zone)
@@ -324,10 +250,11 @@ class Scheduler:
     async def _shut_down(self, *, but_waiting: bool) -> None:
         """Wait for the runs in flight, write what they left, let go of the store."""
         self._poller.is_closed = True
+        await self._custody.retire()
         await self._poller.runs.ended(but_waiting=but_waiting)
         # Whoever gives up waiting does not undo it: the next stop or initialize waits for the same.
         if self._letting_go is None:
-            self._letting_go = asyncio.ensure_future(self._let_go())
+            self._letting_go = asyncio.ensure_future(self._custody.end())
             self._letting_go.add_done_callback(_noted)
         letting_go = self._letting_go
         try:
@@ -335,14 +262,6 @@ class Scheduler:
         finally:
             if letting_go.done():
                 self._letting_go = None
-
-    async def _let_go(self) -> None:
-        await self._poller.end()
-        try:
-            await self._poller.flush()
-        finally:
-            self._book.clear()
-            await self._store.close()
 
     def _shut_down_in_time(self) -> None:
         """Shut down when the runs in flight have ended, or a new list comes; nobody waits for it now."""
@@ -353,7 +272,7 @@ class Scheduler:
     async def _let_go_after(self, runs_ended: asyncio.Task[None]) -> None:
         await asyncio.wait([runs_ended])
         try:
-            await self._let_go()
+            await self._custody.end()
         except Exception as error:
             self._announce("StoreFault", error=described(error))
 
@@ -376,10 +295,8 @@ class Scheduler:
             if call is not None:
                 call.cancel()
         self._runs_ended = self._letting_go = None
-        await self._poller.drop()
-        self._book.wipe()
         self._state = SchedulerState.UNINITIALIZED
-        await self._store.drop()
+        await self._custody.drop()
 
 
 @contextmanager

@@ -318,3 +318,85 @@ def test_tables_that_cannot_be_used(
     done = verify(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
+
+
+# --- clusters ---
+
+MEMBER = {**HEADER, "shards": 1, "failover_ms": 10_000}
+
+
+def members(tmp_path: Path, *, is_doubled: bool = False) -> list[Path]:
+    """The traces of two members: the first gives its shard away after a minute, and the second goes on."""
+    edition = {"t": 2, "ev": "Edition", "edition": 1, "regs": REGS}
+    first = [
+        *opened()[:1],
+        edition,
+        {"t": 2, "ev": "Taken", "shard": 0, "term": 2, "edition": 1},
+        *opened()[1:],
+        *run(0, 1),
+        *run(1, 2),
+        {"t": MINUTE + 1_000, "ev": "Given", "shard": 0, "term": 2},
+        *(run(2, 3) if is_doubled else []),
+        *closed(3 * MINUTE),
+    ]
+    second = [
+        *opened(proc="q"),
+        {"t": MINUTE + 1_100, "ev": "Taken", "shard": 0, "term": 3, "edition": 1, "from": "given"},
+        *run(2, 1),
+        *run(3, 2),
+        *closed(3 * MINUTE + 500),
+    ]
+    for name, events in (("a", first), ("b", second)):
+        tmp_path.joinpath(f"{name}.jsonl").write_bytes(lines(events, {**MEMBER, "member": name}))
+    return [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+
+
+def test_members_of_a_cluster(tmp_path: Path) -> None:
+    """The traces of several members are judged together, in any order, and their targets are matched."""
+    for files in (members(tmp_path), members(tmp_path)[::-1]):
+        done = verify(*files)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+        assert "C3  holds" in done.stdout
+        assert "targets 4: 4 matched, 0 excused, 0 missed" in done.stdout
+        assert "runs 4: 4 for a due, 0 unaccounted for" in done.stdout
+
+
+def test_a_member_that_starts_what_it_gave_away(tmp_path: Path) -> None:
+    """A start without a hold is told with its member, its shard and its file; the targets are wrong too."""
+    done = verify(*members(tmp_path, is_doubled=True))
+    assert done.returncode == 1
+    assert (
+        "'backup' was started by 'a' at 1970-01-01 01:02:00.005+01:00, which did not hold shard 0"
+        in done.stdout
+    )
+    assert re.search(r"> \S*a.jsonl line 11 ", done.stdout)
+    assert "1 unaccounted for" in done.stdout
+    told = json.loads(verify(*members(tmp_path, is_doubled=True), "--json").stdout)
+    assert (told["verdict"], told["targets"]["targets"]) == ("violated", 4)
+    assert "C3" in {each["property"] for each in told["violations"]}
+
+
+def test_what_is_no_cluster(trace: Path, tmp_path: Path) -> None:
+    """Traces of members and others are not mixed, a pipe cannot be read twice, and there is no page."""
+    trace.write_bytes(lines(GOOD))
+    done = verify(*members(tmp_path), trace)
+    assert (done.returncode, "is not of a member of a cluster" in done.stderr) == (2, True)
+    done = verify(*members(tmp_path), "--html", tmp_path / "page.html")
+    assert (done.returncode, "--html draws one scheduler" in done.stderr) == (2, True)
+    done = verify("-", stdin=members(tmp_path)[0].read_bytes())
+    assert (done.returncode, "give files, not a pipe" in done.stderr) == (2, True)
+    broken = tmp_path / "c.jsonl"
+    broken.write_bytes(lines([], {**MEMBER, "member": "c", "shards": 2}))
+    done = verify(*members(tmp_path), broken)
+    assert done.returncode == 2
+    assert 'c.jsonl", line 1: member "c" has 2 shards, and "a" 1' in done.stderr
+
+
+def test_targets_of_one_scheduler(trace: Path) -> None:
+    """With --targets the dues and runs of a single trace are matched, too."""
+    trace.write_bytes(lines(GOOD))
+    assert "targets 3: 3 matched" in verify(trace, "--targets").stdout
+    assert "targets" not in verify(trace).stdout
+    trace.write_bytes(lines(MISSED))
+    done = verify(trace, "--targets")
+    assert (done.returncode, "1 missed" in done.stdout) == (1, True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
@@ -15,6 +16,8 @@ from duly import Event, InvalidRegistrationError, Scheduler, StoreError, in_thre
 from duly.store import MemoryStore, Store
 from duly.testing import FaultyStore, VirtualClock, crash
 from duly.verify import Monitor, Recorder, Verdict, judged
+from duly.verify.cluster import judged_together
+from duly.verify.membership import Membership
 from duly.verify.trace import Trace
 
 NOON = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
@@ -425,3 +428,67 @@ def test_closing_after_the_loop_has_ended(tmp_path: Path) -> None:
     asyncio.run(life())
     recorder.close()
     assert kinds(path)[-1] == "End"
+
+
+async def test_a_member_of_a_cluster_is_recorded(tmp_path: Path) -> None:
+    """What a member takes, gives and loses, and its lists, stand in its trace; runs say where they belong."""
+    path, clock = tmp_path / "a.jsonl", VirtualClock(NOON)
+    scheduler = Scheduler(MemoryStore(), clock=clock, timezone=UTC)
+    membership = Membership("a", shards=1, failover_us=10_000_000)
+    recorder = Recorder(path, store="fresh", tick=timedelta(seconds=30), membership=membership)
+    wrapped = recorder.wrap(scheduler)
+    announce = scheduler._announcer.announce
+    await wrapped.initialize([task("x")])
+    announce("EditionPublished", edition=1)
+    announce("ShardsTaken", shards=[[0, 2]], edition=1, **{"from": "given"})
+    await clock.advance(MINUTE)
+    announce("BoardFault", error="gone")
+    announce("BoardFault", error="still gone")
+    announce("BoardRecovered", error="gone")
+    announce("ShardsGiven", shards=[[0, 2]], reason="others should have them")
+    announce("ShardsTaken", shards=[[0, 3]], edition=1)
+    announce("ShardsLost", shards=[[0, 3]], reason="the lease ran out")
+    await wrapped.stop()
+    recorder.close()
+    trace = [json.loads(line) for line in path.read_bytes().splitlines()]
+    head = trace[0]
+    assert (head["member"], head["shards"], head["failover_ms"], head["tick_ms"]) == ("a", 1, 10_000, 30_000)
+    told = [
+        {key: value for key, value in line.items() if key not in {"ev", "t", "m", "proc"}}
+        for line in trace
+        if line["ev"] not in {"Header", "Tick", "InitStart", "InitEnd", "StopStart", "StopEnd", "End"}
+    ]
+    assert told == [
+        {"edition": 1, "regs": [["x", "* * * * *", 60_000]]},
+        {"shard": 0, "term": 2, "edition": 1, "from": "given"},
+        {"id": "x", "run": 1, "shard": 0, "term": 2},
+        {"id": "x", "ok": True, "run": 1, "shard": 0, "term": 2},
+        {"id": "x", "run": 2, "shard": 0, "term": 2},
+        {"id": "x", "ok": True, "run": 2, "shard": 0, "term": 2},
+        {},
+        {},
+        {"shard": 0, "term": 2},
+        {"shard": 0, "term": 3, "edition": 1},
+        {"shard": 0, "term": 3},
+    ]
+
+
+async def test_a_new_file_says_what_a_member_holds(tmp_path: Path) -> None:
+    """The parts of a member's trace verify as a chain, and the last of them says again what is held."""
+    path, clock = tmp_path / "a.jsonl", VirtualClock(NOON)
+    scheduler = Scheduler(MemoryStore(), clock=clock, timezone=UTC)
+    membership = Membership("a", shards=1, failover_us=10_000_000)
+    recorder = Recorder(path, store="fresh", membership=membership, rotate_bytes=1_500, keep=50)
+    wrapped = recorder.wrap(scheduler)
+    await wrapped.initialize([task("x")])
+    scheduler._announcer.announce("EditionPublished", edition=1)
+    scheduler._announcer.announce("ShardsTaken", shards=[[0, 2]], edition=1)
+    await clock.advance(20 * MINUTE)
+    await wrapped.stop()
+    parts = older_parts(path)
+    assert len(parts) > 2
+    assert '"ev":"Taken"' in path.read_text().splitlines()[3]
+    chain = b"".join(part.read_bytes() for part in [*parts, path]).splitlines(keepends=True)
+    outcome = judged_together(chain)
+    assert (outcome.violations, outcome.faults, outcome.starts) == ([], [], 21)
+    assert judged_together(path.read_bytes().splitlines(keepends=True)).violations == []

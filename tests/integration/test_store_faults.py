@@ -10,6 +10,7 @@ import pytest
 
 from duly import Scheduler, ScheduleTaskError, StoreError, StoreInUseError
 from duly.store import SQLiteStore
+from duly.store.reading import records_in
 from duly.store.sqlite import migrate, migrations
 from duly.testing import FaultyStore, VirtualClock
 from tests.conftest import StoreFactory
@@ -363,6 +364,23 @@ async def test_older_format_is_migrated(tmp_path: Path) -> None:
         migrate(connection, 3, [*steps, "CREATE TABLE b (x)", "nonsense"])
     assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'b'").get == 0
     connection.close()
+
+
+async def test_format_2_learns_origins(tmp_path: Path) -> None:
+    """A store of format 2 is read as it is, and brought up to date: its latest run is the origin."""
+    path = tmp_path / "old.db"
+    connection = apsw.Connection(str(path))
+    migrate(connection, 0, migrations()[:2])
+    connection.execute("INSERT INTO scheduler VALUES ('me')")
+    row = (1, "a", "0 3 * * *", 0, 5, 6, 7, None, None, None, 0, 0, 0, 7, "me")
+    connection.execute(f"INSERT INTO task VALUES ({', '.join('?' * 15)})", row)
+    connection.close()
+    expected = [(*row[:14], 7, "me")]
+    assert records_in(path) == expected
+    store = SQLiteStore(path)
+    assert list((await store.open("new")).records) == expected
+    await store.close()
+    assert records_in(path) == expected
 
 
 async def test_many_restarts_keep_the_log_small(tmp_path: Path) -> None:

@@ -45,6 +45,9 @@ def without(entry: dict[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key not in keys}
 
 
+_NO_ADDRESS = "store must be the path of a SQLite file; only the library keeps its tasks in a database so far"
+
+
 @pytest.mark.parametrize(
     ("entry", "reason"),
     [
@@ -395,6 +398,10 @@ def test_checked_entries_check_the_same() -> None:
             'timers must be true or false, not "on"',
         ]),
         ({"store": ""}, ["store is empty"]),
+        (
+            {"store": "postgresql://app:secret@db/app"},
+            [_NO_ADDRESS],
+        ),
         ({"socket": 3}, ["socket must be text, not 3"]),
         ({"timezone": "Mars"}, ['timezone: there is no time zone "Mars"']),
         ({"shutdown_timeout_sec": 0}, ["shutdown_timeout_sec must be a positive number of seconds, not 0"]),

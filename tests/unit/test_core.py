@@ -21,6 +21,7 @@ from duly.core.task import (
     failed,
     is_ahead_of_clock,
     moved_back,
+    origin_of,
     registered,
     retry_ready_us,
     set_back,
@@ -83,6 +84,31 @@ def test_start_answers_everything() -> None:
     assert start.cause is Cause.INTERRUPTED
     assert cause_standing(start.after, now_us) is None
     assert (start.after.retry_at_us, start.after.retry_count, start.after.interrupted) == (None, 0, False)
+
+
+def test_origin_outlasts_interruptions() -> None:
+    """A run that goes on where a crash cut one off has its origin; every other run is its own origin."""
+    first = started(new_task(), NOON_US, is_retry=False)
+    second = started(cut_off(first), NOON_US + 5, is_retry=False)
+    third = started(cut_off(second), NOON_US + 9, is_retry=False)
+    assert [task.origin_us for task in (first, second, third)] == [NOON_US] * 3
+    assert (third.running_since_us, origin_of(cut_off(third), NOON_US + 11)) == (NOON_US + 9, NOON_US)
+    ended = failed(third, NOON_US + 10)
+    assert started(ended, NOON_US + 20, is_retry=True).origin_us == NOON_US + 20
+    assert started(succeeded(third, NOON_US + 10), NOON_US + 30, is_retry=False).origin_us == NOON_US + 30
+    unknown = msgspec.structs.replace(cut_off(first), origin_us=None)
+    assert started(unknown, NOON_US + 40, is_retry=False).origin_us == NOON_US + 40
+
+
+def test_origin_outlasts_an_override() -> None:
+    """A task that is registered anew while a run of it is unfinished keeps the origin of that run."""
+    running = started(new_task("0 3 * * *"), NOON_US - 5, is_retry=False)
+    changed = registration("a", "0 4 * * *")
+    for live in ({}, {"a": NOON_US - 5}):
+        (task,) = reconcile([changed], {"a": running}, live).tasks
+        assert (task.schedule.text, task.origin_us) == ("0 4 * * *", NOON_US - 5)
+    (back,) = reconcile([changed], {}, {"a": NOON_US - 5}).tasks
+    assert (back.running_since_us, back.origin_us) == (NOON_US - 5, NOON_US - 5)
 
 
 def test_running_task_is_owed_nothing() -> None:

@@ -102,7 +102,7 @@ def test_public_surface() -> None:
     assert duly.verify.foreign.__all__ == ["APSchedulerRecorder", "CsvError", "lines_from_csv"]
     assert duly.verify.reasons.__all__ == ["Answer", "Kind", "UnknownTaskError", "why", "why_latest"]
     assert duly.cron.__all__ == ["CronExpression"]
-    assert duly.store.__all__ == ["Contents", "MemoryStore", "SQLiteStore", "Store", "store_for"]
+    assert duly.store.__all__ == ["Board", "Contents", "MemoryStore", "SQLiteStore", "Store", "store_for"]
     defined = {
         name for name, value in vars(duly.errors).items() if isinstance(value, type) and name[0] != "_"
     }

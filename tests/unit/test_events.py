@@ -27,7 +27,7 @@ def test_event_has_name_level_time_and_fields() -> None:
 def test_levels() -> None:
     """Every event of the contract has its level."""
     by_level: dict[int, set[str]] = {}
-    for name in LEVELS.keys() - DAEMON_LEVELS.keys():
+    for name in LEVELS.keys() - DAEMON_LEVELS.keys() - CLUSTER_LEVELS.keys():
         level = LEVELS[name]
         by_level.setdefault(level, set()).add(name)
     assert by_level[logging.ERROR] == {"SchedulerInitializationFailed", "StoreFault", "PropertyViolated"}
@@ -43,8 +43,19 @@ def test_levels() -> None:
         "TaskOverridden",
         "StoreRecovered",
     }
-    assert len(LEVELS) == 26 + len(DAEMON_LEVELS)
+    assert len(LEVELS) == 26 + len(DAEMON_LEVELS) + len(CLUSTER_LEVELS)
 
+
+CLUSTER_LEVELS = {
+    "MemberJoined": logging.INFO,
+    "ShardsTaken": logging.INFO,
+    "ShardsGiven": logging.INFO,
+    "ShardsLost": logging.ERROR,
+    "EditionPublished": logging.INFO,
+    "EditionSuperseded": logging.WARNING,
+    "BoardFault": logging.ERROR,
+    "BoardRecovered": logging.INFO,
+}
 
 DAEMON_LEVELS = {
     "SupervisorStarted": logging.INFO,
@@ -79,6 +90,11 @@ DAEMON_LEVELS = {
 def test_levels_of_the_daemon() -> None:
     """Every event of the daemon, its supervisor and its timers has its level."""
     assert {name: LEVELS[name] for name in DAEMON_LEVELS} == DAEMON_LEVELS
+
+
+def test_levels_of_a_cluster() -> None:
+    """Every event of a member of a cluster has its level."""
+    assert {name: LEVELS[name] for name in CLUSTER_LEVELS} == CLUSTER_LEVELS
 
 
 def test_log_record_carries_event_and_fields(caplog: pytest.LogCaptureFixture) -> None:

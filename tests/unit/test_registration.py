@@ -230,7 +230,7 @@ def test_faults_left_to_right() -> None:
         ({"store": 5}, TypeError),
         ({"store": ""}, ValueError),
         ({"store": "a\0b"}, ValueError),
-        ({"store": "postgresql://localhost/x"}, ValueError),
+        ({"store": "postgresql://localhost:port/x"}, duly.StoreError),
         ({"store": "mysql://localhost/x"}, ValueError),
         ({"timezone": "Europe/Berlin"}, TypeError),
         ({"max_concurrent_runs": 0}, ValueError),

@@ -23,6 +23,7 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "check": Entry("duly.cli.check", "check", "Tell everything that is wrong with a configuration."),
+    "cluster": Entry("duly.cli.cluster", "cluster", "Show the members of a cluster and who holds what."),
     "completion": Entry("duly.cli.completion", "completion", "Print the completion script of a shell."),
     "dashboard": Entry("duly.cli.dashboard", "dashboard", "Show a library scheduler's tasks in a browser."),
     "demo": Entry("duly.cli.demo", "demo", "Watch six tasks run, fail, retry and survive."),
@@ -42,6 +43,7 @@ COMMANDS = {
     "start": Entry("duly.cli.actions", "start", "Start a service now."),
     "status": Entry("duly.cli.status", "status", "Show how the daemon is, at a glance."),
     "stop": Entry("duly.cli.actions", "stop", "Stop a service, or the daemon."),
+    "store": Entry("duly.cli.store", "store", "Copy a store to a database."),
     "timers": Entry("duly.cli.timers", "timers", "List the timers: last run, next run, result, misses."),
     "trigger": Entry("duly.cli.actions", "trigger", "Fire a timer by hand."),
     "verify": Entry("duly.cli.verify", "verify", "Check a recorded trace against the model."),

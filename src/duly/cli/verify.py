@@ -26,12 +26,15 @@ from typing import Any, Protocol
 import click
 
 from duly.cli.refusals import Refusal, printable
+from duly.verify.cluster import judged_together
 from duly.verify.foreign.table import CsvError, lines_from_csv
 from duly.verify.judge import judged
+from duly.verify.properties import Outcome
 from duly.verify.reporting.page import page
 from duly.verify.reporting.report import Chain, Line, Report, Role, as_dict, text_lines
 from duly.verify.reporting.timeline import pictures
-from duly.verify.trace import TraceError, header_of
+from duly.verify.targets import accounted
+from duly.verify.trace import Header, TraceError, header_of
 
 _LONGEST_LINE_BYTES = 1 << 26
 _PROGRESS_FROM_BYTES = 20_000_000
@@ -62,6 +65,13 @@ class Files:
     files: list[tuple[str, BufferedReader]]
     advance: Callable[[int], object] = lambda _: None
     chain: Chain = field(default_factory=Chain)
+    members: tuple[str | None, ...] = ()
+    """Of which member of a cluster each file is: empty if of none, None if that cannot be read."""
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether any of them is of a member."""
+        return any(self.members)
 
     def lines(self) -> Iterator[bytes]:
         """Every line of every file. Going back to the first is possible for files, and not for pipes."""
@@ -113,6 +123,7 @@ class Tables:
 @click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
 @click.option("--json", "as_json", is_flag=True, help="Answer with one JSON object.")
 @click.option("--html", "html", metavar="FILE", help="Also write a page with time lines to FILE.")
+@click.option("--targets", "is_matched", is_flag=True, help="Also match dues with runs; for clusters always.")
 @click.option("--csv-tasks", metavar="FILE", help="TRACE is a CSV of runs, and FILE one of their tasks.")
 @click.option("--tz", "zone_name", metavar="ZONE", help="With --csv-tasks: the zone of the cron texts.")
 @click.option("--from", "since", metavar="TIME", help="With --csv-tasks: judge from here on.")
@@ -127,14 +138,18 @@ def verify(
     zone_name: str | None,
     since: str | None,
     until: str | None,
+    is_matched: bool,
     as_json: bool,
 ) -> None:
     """Check a recorded trace against every property of the model.
 
     Several files are read one after the other, in the order given, as the parts of one trace: the oldest
-    first. "-" is the standard input; what is packed with gzip is unpacked.
+    first. Those of the members of a cluster are judged together; give those of all members. "-" is the
+    standard input; what is packed with gzip is unpacked.
 
         duly verify trace.jsonl.1 trace.jsonl --html page.html
+
+        duly verify one.jsonl two.jsonl three.jsonl
 
         duly verify runs.csv --csv-tasks tasks.csv --tz Europe/Berlin
 
@@ -146,10 +161,12 @@ def verify(
         _refuse_overwriting(html, (*traces, *filter(None, [csv_tasks])), as_json=as_json)
         if csv_tasks is None:
             _refuse_without_tables(options, as_json=as_json)
-            reading.source = _files(stack, traces, is_read_twice=html is not None)
+            files = _files(stack, traces, is_read_twice=is_matched or html is not None)
+            _refuse_half_a_cluster(files, html, as_json=as_json)
+            reading.source = files
         else:
             reading.source = _tables(traces, csv_tasks, options, as_json=as_json)
-        report = _report(reading.source)
+        report = _report(reading.source, is_matched=is_matched)
         if html is not None:
             lines = reading.source.lines()
             Path(html).write_text(page(report, pictures(report, lines)), encoding="utf-8")
@@ -163,8 +180,18 @@ def verify(
     ctx.exit(report.exit_code)
 
 
-def _report(source: Source) -> Report:
-    """Judge it. The header is caught on its way to the judge, who keeps it to himself."""
+def _report(source: Source, *, is_matched: bool) -> Report:
+    """Judge it, by itself or with the other members of its cluster, and *is_matched* see to its targets."""
+    is_cluster = isinstance(source, Files) and source.is_cluster
+    outcome, header = _judged(source, judged_together if is_cluster else judged)
+    account = None
+    if (is_matched or is_cluster) and not outcome.fault_count and not outcome.is_partial:
+        account = accounted(source.lines())
+    return Report(outcome, header, source.chain, account)
+
+
+def _judged(source: Source, judge: Callable[[Iterator[bytes]], Outcome]) -> tuple[Outcome, Header]:
+    """The outcome and the header. That is caught on its way to the judge, who keeps it to himself."""
     firsts: list[bytes] = []
 
     def overheard() -> Iterator[bytes]:
@@ -176,8 +203,8 @@ def _report(source: Source) -> Report:
                 break
         yield from lines
 
-    outcome = judged(overheard())
-    return Report(outcome, header_of(1, firsts[0]), source.chain)
+    outcome = judge(overheard())
+    return outcome, header_of(1, firsts[0])
 
 
 def _print(report: Report, *, as_json: bool) -> None:
@@ -195,11 +222,31 @@ def _painted(line: Line) -> str:
 
 def _files(stack: ExitStack, names: tuple[str, ...], *, is_read_twice: bool) -> Files:
     files = [(name, _opened(stack, name, is_read_twice=is_read_twice)) for name in names]
+    members = [_member(file) for _, file in files]
+    # The parts of each member stand together, in the order given.
+    order = sorted(range(len(files)), key=lambda index: members.index(members[index]))
+    files, members = [files[index] for index in order], [members[index] for index in order]
     total = sum(_size(file) for _, file in files)
     if total < _PROGRESS_FROM_BYTES or not sys.stderr.isatty():
-        return Files(files)
+        return Files(files, members=tuple(members))
     bar = stack.enter_context(click.progressbar(length=total, label="reading", file=sys.stderr))
-    return Files(files, advance=bar.update)
+    return Files(files, advance=bar.update, members=tuple(members))
+
+
+def _member(file: BufferedReader) -> str | None:
+    """Of which member of a cluster the file is: empty if of none, None if it is no trace."""
+    if file.seekable():
+        head = _unpacked(file).readline(_LONGEST_LINE_BYTES)
+        file.seek(0)
+    else:
+        head = file.peek()
+        if head.startswith(_GZIP_MAGIC):
+            head = zlib.decompressobj(wbits=31).decompress(head)
+        head = head.partition(b"\n")[0]
+    try:
+        return header_of(1, head.removeprefix(b"\xef\xbb\xbf")).member
+    except TraceError:
+        return None
 
 
 def _opened(stack: ExitStack, name: str, *, is_read_twice: bool) -> BufferedReader:
@@ -236,6 +283,22 @@ def _tables(traces: tuple[str, ...], tasks: str, options: dict[str, str | None],
             "too_many_files", "with --csv-tasks give one CSV of runs; put the rows together", as_json=as_json
         )
     return Tables(Path(traces[0]), Path(tasks), zone, options["--from"], options["--until"])
+
+
+def _refuse_half_a_cluster(files: Files, html: str | None, *, as_json: bool) -> None:
+    """Traces of members go with those of members, and there is no picture of them yet."""
+    if not files.is_cluster:
+        return
+    if "" in files.members:
+        name = files.files[files.members.index("")][0]
+        message = f'"{name}" is not of a member of a cluster, and another file is; verify them apart'
+        raise _refused("mixed_traces", message, as_json=as_json)
+    if html is not None:
+        message = "--html draws one scheduler, and these are the traces of a cluster; leave it out"
+        raise _refused("unused_option", message, as_json=as_json)
+    if not all(file.seekable() for _, file in files.files):
+        message = "the traces of a cluster are read twice; give files, not a pipe"
+        raise _refused("unreadable", message, as_json=as_json)
 
 
 def _refuse_without_tables(options: dict[str, str | None], *, as_json: bool) -> None:

@@ -301,7 +301,7 @@ def _kib(value: object, key: str) -> int:
 _SETTING_VALUES: Mapping[str, Callable[[object, str], object]] = {
     "enabled": values.boolean,
     "timers": values.boolean,
-    "store": values.path_text,
+    "store": values.store_text,
     "socket": values.path_text,
     "timezone": values.zone,
     "shutdown_timeout_sec": values.seconds,

@@ -39,6 +39,11 @@ class Agenda:
         else:
             bucket[name] = None
 
+    def remove(self, name: str) -> None:
+        """Have *name* looked at no more."""
+        if (place_us := self._places.pop(name, None)) is not None:
+            self._vacate(name, place_us)
+
     def _vacate(self, name: str, place_us: Instant) -> None:
         bucket = self._buckets[place_us]
         del bucket[name]

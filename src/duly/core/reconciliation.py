@@ -63,6 +63,8 @@ def reconciled(
     scheduler_id: str,
     is_restart: bool,
     known_better: Callable[[Task], Task] = lambda task: task,
+    departed: Mapping[str, int] | None = None,
+    last_id: int = 0,
 ) -> Reconciliation:
     """What *registrations* make of the *known* tasks.
 
@@ -70,9 +72,11 @@ def reconciled(
     not live was interrupted by a crash. A live run outlasts the removal of its task, so a task that comes
     back finds it still running. With *is_restart* the known tasks come from a store, perhaps written under a
     clock that was far ahead; *known_better* says what this process knows of a task that the store does not.
+    *departed* has the ids under which tasks of live runs come back, and no other new id is *last_id* or less.
     """
     outcome = Reconciliation()
-    next_id = max((task.id for task in known.values()), default=0) + 1
+    departed = departed or {}
+    next_id = max((last_id, *(task.id for task in known.values()), *departed.values())) + 1
     names = set()
     for name, expression, _, retry_delay_us in registrations:
         names.add(name)
@@ -91,7 +95,7 @@ def reconciled(
                 outcome.touched.append(task)
         else:
             task = registered(
-                id=next_id if before is None else before.id,
+                id=departed.get(name, next_id) if before is None else before.id,
                 name=name,
                 schedule=schedule_of(expression.text),
                 retry_delay_us=retry_delay_us,
@@ -100,9 +104,10 @@ def reconciled(
                 scheduler_id=scheduler_id,
                 running_since_us=live.get(name),
                 interrupted=before is not None and before.interrupted,
+                origin_us=live.get(name) if before is None else before.origin_us,
             )
             if before is None:
-                next_id += 1
+                next_id += task.id == next_id
                 outcome.added.append(task)
             else:
                 outcome.overridden.append(Override(before, task))

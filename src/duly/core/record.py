@@ -38,17 +38,18 @@ COLUMNS = (
     "interrupted",
     "due_stands",
     "running_since_us",
+    "origin_us",
     "scheduler_id",
 )
 """What is kept of a task, in order."""
 
-STATE_COLUMNS = COLUMNS[4:14]
+STATE_COLUMNS = COLUMNS[4:15]
 """What changes when a task runs; the rest changes only when it is registered."""
 
 _COUNTS = frozenset({"id", "retry_delay_us", "retry_count", "interrupted", "due_stands"})
 _TEXTS = frozenset({"name", "cron", "scheduler_id"})
 _OPTIONAL = frozenset(
-    {"last_attempt_us", "last_success_us", "last_failure_us", "retry_at_us", "running_since_us"}
+    {"last_attempt_us", "last_success_us", "last_failure_us", "retry_at_us", "running_since_us", "origin_us"}
 )
 
 
@@ -70,6 +71,7 @@ def state_of(task: Task) -> tuple[object, ...]:
         int(task.interrupted),
         int(task.due_stands),
         task.running_since_us,
+        task.origin_us,
     )
 
 
@@ -94,6 +96,7 @@ class _Row(msgspec.Struct, array_like=True, gc=False):
     interrupted: _Count
     due_stands: _Count
     running_since_us: _Time | None
+    origin_us: _Time | None
     scheduler_id: str
 
 
@@ -123,6 +126,7 @@ def task_from(record: Any, schedule_of: Callable[[str], Schedule]) -> Task:
         bool(row.interrupted),
         bool(row.due_stands),
         row.running_since_us,
+        row.origin_us,
         row.scheduler_id,
     )
 

@@ -45,6 +45,9 @@ class Task(msgspec.Struct, frozen=True, gc=False):
     due_stands: bool = False
     """A due stands whose minute lies ahead again, because the clock was set back over it."""
     running_since_us: Instant | None = None
+    origin_us: Instant | None = None
+    """When the first run began of which the latest one is the continuation: itself, unless a crash cut off
+    the run before it. What runs elsewhere on behalf of the task is found again by it."""
     scheduler_id: str = ""
     """The identifier of the scheduler that wrote the task."""
 
@@ -63,6 +66,7 @@ def registered(
     scheduler_id: str = "",
     running_since_us: Instant | None = None,
     interrupted: bool = False,
+    origin_us: Instant | None = None,
 ) -> Task:
     """A task as it is when first registered, or overridden, in the civil minute that began at *minute_us*.
 
@@ -79,6 +83,7 @@ def registered(
         due_us=schedule.due_after(answered_us),
         interrupted=interrupted,
         running_since_us=running_since_us,
+        origin_us=origin_us,
         scheduler_id=scheduler_id,
     )
 
@@ -103,8 +108,14 @@ def started(task: Task, now_us: Instant, *, is_retry: bool) -> Task:
         False,
         False,
         now_us,
+        origin_of(task, now_us),
         task.scheduler_id,
     )
+
+
+def origin_of(task: Task, now_us: Instant) -> Instant:
+    """The origin of the run that begins at *now_us*, of which *task* does not know yet."""
+    return task.origin_us if task.interrupted and task.origin_us is not None else now_us
 
 
 def called(task: Task, now_us: Instant) -> Task:

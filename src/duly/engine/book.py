@@ -99,6 +99,22 @@ class Book(Generic[T]):
                 self.departed[name] = entry.run
         self.set_agenda()
 
+    def admit(self, task: T, callback: Callback, run: Run[T] | None = None) -> Entry[T]:
+        """Add one task, which the store holds, with the run of it that is under way somewhere."""
+        self.dismiss(task.name)
+        entry = self.entries[task.name] = Entry(task, callback, run or self.departed.pop(task.name, None))
+        self.look_at(entry)
+        return entry
+
+    def dismiss(self, name: str) -> Entry[T] | None:
+        """Remove one task, and give it back: what becomes of its run and of what is unsaved is not ours."""
+        entry = self.entries.pop(name, None)
+        if entry is not None:
+            self.agenda.remove(name)
+            self.ready.pop(name, None)
+            self.unsaved.pop(entry.task.id, None)
+        return entry
+
     def clear(self) -> None:
         """Forget every task but what the store may not know: runs still in flight, and unwritten ends.
 

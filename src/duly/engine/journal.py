@@ -46,6 +46,10 @@ class Journal(Generic[T]):
         """Account for a step of the wall clock: a pause is a length of time."""
         self._resume_us += by_us
 
+    def hasten(self) -> None:
+        """Ask the store again at once: what was wrong has been seen to."""
+        self._resume_us = min(self._resume_us, self._now_us())
+
     async def flush(self) -> None:
         """Write what is not yet written, now. Raises what the store raises."""
         # Twice: some faults, such as a file that was moved away, are over once they have been noticed.

@@ -54,6 +54,10 @@ class Poller(Generic[T]):
         """Held while the store and the book are being changed together."""
         self.is_closed = False
         """Set the moment a stop is requested: no run starts any more."""
+        self.may_call: Callable[[], bool] = lambda: True
+        """Asked right before anything starts: whether it is still ours to start."""
+        self.on_parted: Callable[[Run[T], BaseException | None], None] = lambda _run, _error: None
+        """Told of the end of a run whose task is not in the book any more."""
         self._signal = Signal()
         self._is_woken = False
         self._holds = 0
@@ -84,9 +88,10 @@ class Poller(Generic[T]):
     def release(self) -> None:
         """End a `hold`."""
         self._holds -= 1
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Have everything looked at that may need it."""
         self._is_woken = True
         self._signal.notify()
 
@@ -96,12 +101,12 @@ class Poller(Generic[T]):
             self._unwatch = self._clock.watch(self._on_step)
             self._loop = asyncio.get_running_loop().create_task(self._poll_on(), name="duly poller")
             self._announce("PollingStarted")
-        self._wake()
+        self.wake()
 
     def reopen(self) -> None:
         """Let runs start again."""
         self.is_closed = False
-        self._wake()
+        self.wake()
 
     async def end(self) -> None:
         """Stop polling. A write under way is finished; runs in flight are not touched."""
@@ -118,7 +123,20 @@ class Poller(Generic[T]):
     async def flush(self) -> None:
         """Write what is not yet written, now. Raises what the store raises."""
         async with self.writing:
-            await self._journal.flush()
+            await self.flush_held()
+
+    async def flush_held(self) -> None:
+        """Like `flush`, for whoever holds `writing`."""
+        await self._journal.flush()
+
+    async def write(self) -> bool:
+        """Write what is not yet written, now. Hold `writing` meanwhile."""
+        return await self._journal.write([])
+
+    def hasten(self) -> None:
+        """Go on at once after a fault that has been seen to."""
+        self._journal.hasten()
+        self.wake()
 
     async def drop(self) -> None:
         """Stop as a crash would."""
@@ -162,7 +180,7 @@ class Poller(Generic[T]):
         return None if self._is_shut() else self._book.agenda.next_us()
 
     def _is_shut(self) -> bool:
-        return self.is_closed or self._holds > 0
+        return self.is_closed or self._holds > 0 or not self.may_call()
 
     def _sleep_until(self, until_us: Instant | None) -> None:
         """See to it that the poller is woken at *until_us*, and not at another time."""
@@ -182,7 +200,7 @@ class Poller(Generic[T]):
             # A clock that cannot sleep, of all things. The loop can, and the clock is asked again.
             self._journal.note_fault(error)
             await asyncio.sleep(1)  # noqa: TID251 (the clock cannot)
-        self._wake()
+        self.wake()
 
     async def _cycle(self) -> None:
         now_us = self.now_us()
@@ -202,7 +220,7 @@ class Poller(Generic[T]):
         for start in owed:
             self._begin_run(start)
         if self._book.ready and self._room() != 0 and is_written and not self._is_shut():
-            self._wake()
+            self.wake()
         if names:
             self._announce_poll(
                 "PollCompleted",
@@ -283,7 +301,7 @@ class Poller(Generic[T]):
     def _on_call(self, run: Run[T]) -> bool:
         """Whether the callback of *run* may be called, now that its turn has come."""
         entry, now_us = self._entry_of(run), run.called_us
-        if self.is_closed:  # nothing starts once a stop was called (MODEL.md S1a)
+        if self.is_closed or not self.may_call():  # nothing starts once a stop was called (MODEL.md S1a)
             self._call_off(run, entry)
             return False
         if self._since_step:
@@ -309,7 +327,7 @@ class Poller(Generic[T]):
         self._book.put_back[run.name] = run.started_us
         self._book.change(entry, run.before)
         self._book.ready[run.name] = None
-        self._wake()
+        self.wake()
 
     def _on_end(self, run: Run[T], error: BaseException | None) -> None:
         if self._run_timeout_us is not None:
@@ -321,6 +339,7 @@ class Poller(Generic[T]):
         entry, task = self._entry_of(run), None
         if entry is None:
             self._book.part_from(run, lambda task: self._rules.ended(task, run, error))
+            self.on_parted(run, error)
         else:
             entry.run = None
             if self._since_step:
@@ -328,8 +347,22 @@ class Poller(Generic[T]):
             task = self._rules.ended(entry.task, run, error)
             self._book.change(entry, task)
             self._book.look_at(entry)
-            self._wake()
+            self.wake()
         self._rules.tell_end(self._announcer, task, run, error, self._book.zone)
+
+    def take_back_uncalled(self) -> None:
+        """Call off every run whose start is written and whose callback was not called. Hold `writing`."""
+        for entry in list(self._book.entries.values()):
+            if (run := entry.run) is not None and run.task is not None and not run.called_us:
+                self.runs.abandon([run])
+                self._call_off(run, entry)
+
+    def change(self, entry: Entry[T], task: T) -> None:
+        """Note that a task is *task* now, and that no run of it is under way. Hold `writing`."""
+        entry.run = None
+        self._book.change(entry, task)
+        self._book.look_at(entry)
+        self.wake()
 
     def _entry_of(self, run: Run[T]) -> Entry[T] | None:
         entry = self._book.entries.get(run.name)
@@ -349,7 +382,7 @@ class Poller(Generic[T]):
         shift_us = step.after_us - step.before_us
         self._journal.shift(shift_us)
         self._limits.shift(shift_us)
-        self._wake()
+        self.wake()
 
     def _announce_poll(self, name: str, now_us: Instant, **fields: object) -> None:
         if self._announcer.wants(name):

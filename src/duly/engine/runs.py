@@ -8,7 +8,7 @@ an end means is for the poller to say.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic
@@ -103,14 +103,25 @@ class Runs(Generic[T]):
         while self._live - self._waiting.keys() if but_waiting else self._live:
             await self._changed.wait()
 
-    async def drop(self) -> None:
-        """End all runs as a crash would: their ends are never heard of."""
-        tasks = [run.task for run in self._live if run.task is not None]
-        for run in self._live:
+    def abandon(self, runs: Iterable[Run[T]]) -> None:
+        """End these runs as a crash would, as far as that can be done here: their ends are never heard of.
+
+        One whose callback has come to its end is not among them: that can be told.
+        """
+        self._cut([run for run in runs if not run.ended_us])
+
+    def _cut(self, runs: Iterable[Run[T]]) -> None:
+        for run in runs:
             run.is_dropped = True
-        self._live.clear()
-        for task in tasks:
-            task.cancel()
+            self._live.discard(run)
+            self._waiting.pop(run, None)
+            if run.task is not None:
+                run.task.cancel()
+        self._changed.notify()
+
+    async def drop(self) -> None:
+        """End all runs as a crash would."""
+        self._cut(list(self._live))
         # One that refuses to be cancelled is left behind, as nobody can kill it.
         for _ in range(_CYCLES_TO_DIE):
             await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)

@@ -26,6 +26,7 @@ T = TypeVar("T")
 _BUSY_MS = 2_000
 _WITH_TASKS = 1
 _WITH_RUNS = 2
+_WITH_ORIGINS = 3
 """The formats that brought these tables."""
 
 
@@ -41,7 +42,10 @@ class Reader:
         """The record of every task."""
         if self._version < _WITH_TASKS:
             return []
-        return self._connection.execute(f"SELECT {', '.join(COLUMNS)} FROM task ORDER BY id").fetchall()  # noqa: S608 (names of ours)
+        columns = ", ".join(COLUMNS)
+        if self._version < _WITH_ORIGINS:
+            columns = columns.replace("origin_us", "last_attempt_us AS origin_us")
+        return self._connection.execute(f"SELECT {columns} FROM task ORDER BY id").fetchall()  # noqa: S608 (names of ours)
 
     def services(self) -> dict[str, str]:
         """The services that were declared last, each with its definition, as JSON."""

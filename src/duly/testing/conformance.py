@@ -75,7 +75,7 @@ class StoreConformance:
         begun = started(sample_task(2), NOW_US + 1, is_retry=True)
         broken = failed(started(sample_task(3), NOW_US, is_retry=False), NOW_US + 7)
         done = succeeded(started(sample_task(4), NOW_US, is_retry=False), NOW_US + 7)
-        cut = msgspec.structs.replace(sample_task(5), interrupted=True, due_stands=True)
+        cut = msgspec.structs.replace(sample_task(5), interrupted=True, due_stands=True, origin_us=NOW_US - 5)
         extreme = msgspec.structs.replace(sample_task(6), retry_delay_us=LONGEST_US, retry_at_us=LATEST_US)
         tasks = [new, begun, broken, done, cut, extreme]
 

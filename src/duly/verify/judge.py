@@ -21,7 +21,6 @@ from duly.verify.theorems import Theorems
 from duly.verify.trace import (
     ClockStep,
     Crash,
-    End,
     Fault,
     Header,
     InitEnd,
@@ -31,7 +30,6 @@ from duly.verify.trace import (
     RunStart,
     StopEnd,
     StopStart,
-    Tick,
     Trace,
     micros,
     zone_of,
@@ -58,7 +56,13 @@ from duly.verify.worlds import (
 class Judge:
     """Follows one trace. `outcome` says at any time what is known; `finish` closes it."""
 
-    def __init__(self, header: Header, *, on_violation: Callable[[Violation], None] | None = None) -> None:
+    def __init__(
+        self,
+        header: Header,
+        *,
+        on_violation: Callable[[Violation], None] | None = None,
+        lists: Lists | None = None,
+    ) -> None:
         self.zone = zone_of(header.tz)
         self._delta_us = micros(header.delta_ms)
         self._delta_per_task_us = micros(header.delta_per_task_ms)
@@ -67,7 +71,7 @@ class Judge:
         self.outcome = self.objections.outcome
         self._tallies = self.outcome.tallies
         self.words = Wording(self.zone)
-        self._lists = Lists(self.zone)
+        self._lists = lists if lists is not None else Lists(self.zone)
         self.tasks: dict[str, Task] = {}
         self._configs: dict[str, Config] = {}
         """The latest successful list."""
@@ -99,16 +103,13 @@ class Judge:
             RunStart: self._on_run_start,
             RunEnd: self._on_run_end,
             Crash: self._on_crash,
-            Tick: lambda _position: None,
-            End: lambda _position: None,
         }
         self._calls = Calls(self, micros(header.delta_stop_ms))
         self._theorems = Theorems(self, micros(header.persist_window_ms))
         self._last: Position | None = None
         for task_id, run in header.running:
-            self._begin_run(
-                self._task(task_id), run, Position(1, LONG_AGO_US, RunStart(t=0, id=task_id, run=run))
-            )
+            start = Position(1, LONG_AGO_US, RunStart(t=0, id=task_id, run=run))
+            self._begin_run(self._task(task_id), run, start)
 
     @property
     def is_active(self) -> bool:
@@ -160,7 +161,7 @@ class Judge:
                 item = Position(item.line, now_us, item.event)
             else:
                 self._reach(item)
-            self._handlers[type(item.event)](item)
+            self._handlers.get(type(item.event), _let_pass)(item)
         self._last = item
 
     def finish(self) -> Outcome:
@@ -478,21 +479,21 @@ class Judge:
         self._deadlines = []
         self._calls.crash(item)
 
-    # --- tasks ---
-
     def _task(self, task_id: str) -> Task:
-        task = self.tasks.get(task_id)
-        if task is None:
-            task = self.tasks[task_id] = Task(task_id)
-        return task
+        if task_id not in self.tasks:
+            self.tasks[task_id] = Task(task_id)
+        return self.tasks[task_id]
+
+
+def _let_pass(_item: Position) -> None:
+    """Do nothing: such an event only says that time has passed, or what a cluster did."""
 
 
 def judged(lines: Iterable[bytes]) -> Outcome:
     """What a trace, given line by line, says of every property. Raises TraceError if it is none."""
     trace = Trace(lines)
     judge = Judge(trace.header)
-    take = judge.take
     for item in trace:
-        take(item)
+        judge.take(item)
     judge.outcome.torn_line = trace.torn_line
     return judge.finish()

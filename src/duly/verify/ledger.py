@@ -6,7 +6,7 @@ event be older than the one before. It must not harm anybody: what cannot be wri
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -14,12 +14,19 @@ from duly.clock import Step, Watchable, WatchedClock
 from duly.events import described, tell_operator
 from duly.instant import Instant, instant_of, milliseconds
 from duly.verify.monitor import Monitor
-from duly.verify.trace import CARRIED_CALL, ClockStep, End, Event, Header, InitEnd, InitStart, Tick
+from duly.verify.trace import CARRIED_CALL, ClockStep, End, Event, Header, InitEnd, InitStart, Taken, Tick
 from duly.verify.writer import Carried, TraceWriter
 
 TraceListener = Callable[[Event], object]
 _UNTOLD_US = 60_000_000
 """A plain clock that is ahead of steady time by more than this was set forward, and could not tell."""
+
+
+class Hold(NamedTuple):
+    """For which term a member of a cluster holds a shard, and under which edition it took it."""
+
+    term: int
+    edition: int
 
 
 class Ledger:
@@ -54,6 +61,8 @@ class Ledger:
         """The list in effect while the scheduler is active."""
         self.running: dict[int, str] = {}
         self.calls: set[int] = set()
+        self.holds: dict[int, Hold] = {}
+        """The shards that are held, if it is of a member of a cluster."""
         # What a new file must begin with is the state before the event that comes next; so whoever has
         # something to write writes it first, and changes these afterwards.
         self._steady_ms: float | None = None
@@ -102,9 +111,13 @@ class Ledger:
         if self.regs is None or self.calls or self.last_us is None:
             return None
         t = milliseconds(self.last_us)
-        events = (
+        events: tuple[Event, ...] = (
             InitStart(t=t, proc=self._proc, call=CARRIED_CALL, regs=self.regs),
             InitEnd(t=t, proc=self._proc, call=CARRIED_CALL, ok=True),
+            *(
+                Taken(t=t, proc=self._proc, shard=shard, term=hold.term, edition=hold.edition)
+                for shard, hold in self.holds.items()
+            ),
         )
         return Carried(events, [(task, run) for run, task in self.running.items()])
 

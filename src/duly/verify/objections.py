@@ -12,8 +12,10 @@ from duly.verify.trace import Fault, Position
 class Objections:
     """Keeps the outcome of one trace."""
 
-    def __init__(self, on_violation: Callable[[Violation], None] | None = None) -> None:
-        self.outcome = Outcome()
+    def __init__(
+        self, on_violation: Callable[[Violation], None] | None = None, outcome: Outcome | None = None
+    ) -> None:
+        self.outcome = outcome if outcome is not None else Outcome()
         self._on_violation = on_violation
         self._is_doubtful = False
 

@@ -38,7 +38,17 @@ PROPERTIES: Mapping[str, str] = {
 }
 """In the order of the report. S and L are the model's own; T are theorems that follow, as a second line."""
 
-LIVENESS = frozenset({"L1", "L2", "L3", "T6"})
+CLUSTER_PROPERTIES: Mapping[str, str] = {
+    "C1": "no shard has two holders in one term",
+    "C2": "the terms of a shard grow",
+    "C3": "a member starts only tasks of shards that it holds",
+    "C4": "no start of a task while a run of it is in flight at another member",
+    "C5": "a shard without a living holder is taken in time, if any member can",
+    "C6": "no start of a task as a list had it that a newer list has changed",
+}
+"""What the members of a cluster must keep beyond that, taken together."""
+
+LIVENESS = frozenset({"L1", "L2", "L3", "T6", "C5"})
 
 
 class Violation(NamedTuple):
@@ -75,7 +85,9 @@ MOST_KEPT = 100
 class Outcome:
     """Everything that a trace says."""
 
-    tallies: dict[str, Tally] = field(default_factory=lambda: {name: Tally() for name in PROPERTIES})
+    properties: Mapping[str, str] = field(default_factory=lambda: PROPERTIES)
+    """What it was asked about, in the order of the report."""
+    tallies: dict[str, Tally] = field(default_factory=dict)
     violations: list[Violation] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     fault_count: int = 0
@@ -86,6 +98,14 @@ class Outcome:
     """The last line, if a crash has torn it; it was left out."""
     first_us: int | None = None
     last_us: int | None = None
+    terms_missing: int = 0
+    """How many tenures of shards are in none of the traces of a cluster."""
+    is_partial: bool = False
+    """Whether members are missing whose traces would be needed to know what was owed."""
+
+    def __post_init__(self) -> None:
+        for name in self.properties:
+            self.tallies.setdefault(name, Tally())
 
     def verdict(self, name: str) -> Verdict:
         """What the trace says of property *name*."""
@@ -99,7 +119,7 @@ class Outcome:
     @property
     def overall(self) -> Verdict:
         """The worst of all."""
-        verdicts = {self.verdict(name) for name in PROPERTIES}
+        verdicts = {self.verdict(name) for name in self.properties}
         for verdict in (Verdict.VIOLATED, Verdict.INCONCLUSIVE):
             if verdict in verdicts:
                 return verdict

@@ -20,6 +20,7 @@ from duly.clock import Clock, watchable
 from duly.events import FAILED, STOPS_ALL_THE_SAME, TOOK_EFFECT
 from duly.instant import duration_us, milliseconds
 from duly.verify.ledger import Ledger, TraceListener
+from duly.verify.membership import HEARD, Announces, Holdings, Membership
 from duly.verify.monitor import Monitor
 from duly.verify.origin import header_for, zone_of_host
 from duly.verify.trace import (
@@ -57,7 +58,8 @@ class Recorder:
     *clock* and *timezone* are those of the scheduler; ours is asked for them. *store* is "fresh" if the
     scheduler's store is known to hold no tasks when the trace begins. *persist_window* is how long the end of
     a run may take to be on disk. A *tick* is written at such intervals, so that a silence can be dated.
-    *monitor* judges what happens while it happens; *listeners* get every event of the trace.
+    *monitor* judges what happens while it happens; *listeners* get every event of the trace. A member of a
+    cluster is asked for its *membership*; it must announce what it takes and loses.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Recorder:
         keep: int = 9,
         sync: bool = False,
         proc: str | None = None,
+        membership: Membership | None = None,
     ) -> None:
         self._path = path
         self._clock = clock
@@ -87,6 +90,7 @@ class Recorder:
         self._rotation = {"rotate_bytes": rotate_bytes, "keep": keep}
         self._sync = sync
         self._proc = proc or uuid.uuid4().hex[:8]  # noqa: TID251 (which process this is)
+        self._membership = membership
         self.recorded: Recorded | None = None
 
     def wrap(self, scheduler: S) -> S:
@@ -96,6 +100,11 @@ class Recorder:
         clock = self._clock or getattr(scheduler, "_clock", None)
         zone = self._timezone or getattr(scheduler, "_zone", None) or zone_of_host()
         header = header_for(zone, self._store, self._persist_window_us, is_durable=self._sync)
+        member = self._membership or getattr(getattr(scheduler, "_custody", None), "membership", None)
+        if member is not None:
+            header.member, header.shards = member.name, member.shards
+            header.failover_ms = milliseconds(member.failover_us)
+            header.tick_ms = (self._tick_s or 0) * 1000
         ledger = Ledger(
             self._proc,
             watchable(clock),
@@ -109,6 +118,9 @@ class Recorder:
                 self._path, header, carried=ledger.carried, sync=self._sync, **self._rotation
             )
         self.recorded = Recorded(scheduler, ledger)
+        if member is not None:
+            holdings = self.recorded.holdings = Holdings(ledger, member.shards)
+            cast("Announces", getattr(scheduler, "_announcer", None)).listen(holdings, HEARD)
         return cast("S", self.recorded)
 
     def close(self) -> None:
@@ -134,6 +146,8 @@ class Recorded:
     def __init__(self, scheduler: Schedules, ledger: Ledger) -> None:
         self._scheduler = scheduler
         self.ledger = ledger
+        self.holdings: Holdings | None = None
+        """What it holds, if it is a member of a cluster."""
         self._call_numbers = count(1)
         self._run_numbers = count(1)
         self._inits: set[int] = set()
@@ -168,6 +182,8 @@ class Recorded:
         ledger, number = self.ledger, next(self._call_numbers)
         ledger.open()
         ledger.write(InitStart, call=number, regs=regs)
+        if self.holdings is not None:
+            self.holdings.regs = regs
         ledger.calls.add(number)
         self._inits.add(number)
         ledger.watch()
@@ -247,7 +263,8 @@ class Recorded:
         async def recorded() -> object:
             ledger, run = self.ledger, next(self._run_numbers)
             self._inside.set(run)
-            ledger.write(RunStart, id=name, run=run)
+            place = self.holdings.place_of(name) if self.holdings is not None else {}
+            ledger.write(RunStart, id=name, run=run, **place)
             ledger.running[run] = name
             ok = False
             try:
@@ -257,7 +274,7 @@ class Recorded:
                 ledger.silence()
                 raise
             finally:
-                ledger.write(RunEnd, id=name, run=run, ok=ok)
+                ledger.write(RunEnd, id=name, run=run, ok=ok, **place)
                 del ledger.running[run]
                 self._write_put_off()
             return result

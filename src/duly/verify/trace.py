@@ -7,7 +7,7 @@ is never skipped in silence. Times are milliseconds in the file and whole micros
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -15,7 +15,8 @@ import msgspec
 VERSION = 1
 CARRIED_CALL = 0
 """The number of the call that tells, at the beginning of a rotated file, which list is in effect."""
-_DELTAS = ("delta_ms", "delta_per_task_ms", "delta_stop_ms", "persist_window_ms")
+_DELTAS = ("delta_ms", "delta_per_task_ms", "delta_stop_ms", "persist_window_ms", "failover_ms", "tick_ms")
+_MOST_SHARDS = 1_000_000
 
 
 class TraceError(ValueError):
@@ -47,6 +48,14 @@ class Header(msgspec.Struct, omit_defaults=False, kw_only=True):
     """Runs in flight where a rotated file begins: (id, run)."""
     follows: bool = False
     """Whether this file goes on exactly where the one before it ends."""
+    member: str = ""
+    """What the member of a cluster is called that wrote it; empty where there is no cluster."""
+    shards: int = 0
+    """Into how many shards the cluster divides its tasks."""
+    failover_ms: float = 0
+    """How long a shard may be without a living holder."""
+    tick_ms: float = 0
+    """After how long a silence a Tick is written; 0 if that is not known."""
 
 
 class _Event(
@@ -97,6 +106,8 @@ class RunStart(_Event):
 
     id: str
     run: int | None = None
+    shard: int | None = None
+    term: int | None = None
 
 
 class RunEnd(_Event):
@@ -105,6 +116,8 @@ class RunEnd(_Event):
     id: str
     ok: bool
     run: int | None = None
+    shard: int | None = None
+    term: int | None = None
 
 
 class Crash(_Event):
@@ -125,11 +138,63 @@ class End(_Event):
     """The recording ends here."""
 
 
-Event = InitStart | InitEnd | StopStart | StopEnd | RunStart | RunEnd | Crash | ClockStep | Tick | End
-EVENTS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (InitStart, InitEnd, StopStart, StopEnd, RunStart, RunEnd, Crash, ClockStep, Tick, End)
-}
+class Taken(_Event):
+    """The member has taken a shard; *origin* says how it became free: "given", "lost", or None."""
+
+    shard: int
+    term: int
+    edition: int
+    origin: Literal["given", "lost"] | None = msgspec.field(name="from", default=None)
+
+
+class Given(_Event):
+    """The member has given a shard away; its runs in flight go on."""
+
+    shard: int
+    term: int
+
+
+class Lost(_Event):
+    """The member holds a shard no more, or must assume so: its runs in it are cut off here."""
+
+    shard: int
+    term: int
+
+
+class Edition(_Event):
+    """The list *regs*, which this member brought, is the newest one of the cluster."""
+
+    edition: int
+    regs: list[tuple[str, str, float]]
+
+
+class Unreachable(_Event):
+    """The member cannot reach what the cluster shares."""
+
+
+class Reachable(_Event):
+    """It can again."""
+
+
+Event = (
+    InitStart
+    | InitEnd
+    | StopStart
+    | StopEnd
+    | RunStart
+    | RunEnd
+    | Crash
+    | ClockStep
+    | Tick
+    | End
+    | Taken
+    | Given
+    | Lost
+    | Edition
+    | Unreachable
+    | Reachable
+)
+EVENTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +225,8 @@ def micros(milliseconds: float) -> int:
 class Trace:
     """A trace being read: `header` at once, then the positions and faults in order, once."""
 
-    def __init__(self, lines: Iterable[bytes]) -> None:
-        self._lines = enumerate(lines, start=1)
+    def __init__(self, lines: Iterable[bytes], *, first_line: int = 1) -> None:
+        self._lines = enumerate(lines, start=first_line)
         self.header = self._header()
         self._is_carried = False
         """Whether what comes now is told once more, for readers of a later part alone."""
@@ -270,6 +335,8 @@ def header_of(number: int, line: bytes) -> Header:
     for name in _DELTAS:
         if not 0 <= getattr(header, name) < 1e15:
             raise TraceError(number, f"{name} must be a number of milliseconds, not {getattr(header, name)}")
+    if header.member and not 1 <= header.shards <= _MOST_SHARDS:
+        raise TraceError(number, f"the trace of a member says how many shards there are, not {header.shards}")
     zone_of(header.tz, number)
     return header
 

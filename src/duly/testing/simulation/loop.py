@@ -83,6 +83,13 @@ class SimLoop(asyncio.BaseEventLoop):
         self._ready.append(handle)
         return handle
 
+    def next_us(self) -> int | None:
+        """When this loop next has something to do; None if it waits for somebody else."""
+        if self._ready:
+            return self._steady.now_us
+        self._forget_cancelled()
+        return _micros(self._scheduled[0]) if self._scheduled else None
+
     def run_until(self, until_us: int) -> bool:
         """Let the process live until *until_us*. False if it died before."""
         if not self.is_dead and self._steady.now_us <= until_us:
@@ -115,9 +122,11 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- living ---
 
     def _live_until(self, until_us: int) -> None:
-        ready, points = self._ready, self._points
+        ready, points, steady = self._ready, self._points, self._steady
+        most, at_us = points.awaits + MOST_AT_ONCE, steady.now_us
         while True:
-            most = points.awaits + MOST_AT_ONCE
+            if steady.now_us != at_us:
+                most, at_us = points.awaits + MOST_AT_ONCE, steady.now_us
             while ready:
                 if points.awaits > most:
                     raise StandstillError

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from importlib.resources import files
 from string import Template
 
-from duly.verify.properties import PROPERTIES, Verdict
+from duly.verify.properties import Verdict
 from duly.verify.reporting.report import (
-    GROUPS,
     MOST_SHOWN,
     Finding,
     Report,
     caveats,
     counted,
     exhibits,
+    groups,
     summary,
 )
 from duly.verify.reporting.svg import safe, svg
@@ -55,7 +55,7 @@ def page(report: Report, pictures: Pictures) -> str:
 
 
 def _headline(report: Report) -> str:
-    broken = [name for name in PROPERTIES if report.outcome.tallies[name].violated]
+    broken = [name for name in report.outcome.properties if report.outcome.tallies[name].violated]
     match report.outcome.overall:
         case Verdict.VIOLATED:
             total = sum(report.outcome.tallies[name].violated for name in broken)
@@ -92,11 +92,10 @@ def _body(report: Report, pictures: Pictures) -> Iterator[str]:
 def _properties(report: Report) -> Iterator[str]:
     yield '<div class="scroll"><table><thead><tr><th></th><th>verdict</th><th class="number">checked</th>'
     yield '<th class="number">open</th><th class="number">violated</th><th>in words</th></tr></thead><tbody>'
-    for initial, title in GROUPS.items():
+    for title, names in groups(report.outcome):
         yield f'<tr><th colspan="6">{safe(title)}</th></tr>'
-        for name in PROPERTIES:
-            if name.startswith(initial):
-                yield _property(report, name)
+        for name in names:
+            yield _property(report, name)
     yield "</tbody></table></div>"
 
 
@@ -106,7 +105,8 @@ def _property(report: Report, name: str) -> str:
         f'<td class="number">{count:,}</td>' for count in (tally.checked, tally.open, tally.violated)
     )
     badge = f'<span class="badge {verdict}">{verdict}</span>'
-    return f'<tr><td class="id">{name}</td><td>{badge}</td>{numbers}<td>{safe(PROPERTIES[name])}</td></tr>'
+    words = safe(report.outcome.properties[name])
+    return f'<tr><td class="id">{name}</td><td>{badge}</td>{numbers}<td>{words}</td></tr>'
 
 
 def _overview(report: Report, picture: Picture) -> Iterator[str]:
@@ -149,7 +149,7 @@ def _finding(report: Report, finding: Finding, picture: Picture | None) -> Itera
     yield f'<section class="card" id="v{number}"><div class="finding"><span class="mark">{number}</span><div>'
     for names, reason in finding.objections:
         yield f"<h3>{safe(reason)}</h3>"
-        against = "; ".join(f"{name}, {PROPERTIES[name]}" for name in names.split(", "))
+        against = "; ".join(f"{name}, {report.outcome.properties[name]}" for name in names.split(", "))
         yield f'<p class="soft">against {safe(against)}</p>'
     yield "</div></div>"
     yield from _evidence(report, finding)

@@ -17,18 +17,23 @@ from typing import Any, NamedTuple
 import msgspec
 
 from duly.verify.dues import face_at
-from duly.verify.properties import LIVENESS, PROPERTIES, Outcome, Verdict, Violation
+from duly.verify.properties import LIVENESS, Outcome, Verdict, Violation
+from duly.verify.targets import Account
 from duly.verify.trace import (
     ClockStep,
+    Edition,
     Event,
+    Given,
     Header,
     InitEnd,
     InitStart,
+    Lost,
     Position,
     RunEnd,
     RunStart,
     StopEnd,
     StopStart,
+    Taken,
     micros,
     zone_of,
 )
@@ -40,8 +45,8 @@ GROUPS = {
     "S": "Safety: what must never happen",
     "L": "Liveness: what must happen in time",
     "T": "Theorems: what follows from these, checked apart",
+    "C": "Cluster: what its members must not do to each other",
 }
-_ORDER = {name: index for index, name in enumerate(PROPERTIES)}
 
 
 class Role(StrEnum):
@@ -144,6 +149,8 @@ class Report:
     outcome: Outcome
     header: Header
     chain: Chain = field(default_factory=Chain)
+    account: Account | None = None
+    """What came of matching targets and runs, if that was done."""
 
     @cached_property
     def zone(self) -> tzinfo:
@@ -155,7 +162,8 @@ class Report:
         """The violations told in full, as they became certain; those of one event are one finding."""
         told: Counter[str] = Counter()
         findings: dict[tuple[int, str | None, int], Finding] = {}
-        for violation in sorted(self.outcome.violations, key=lambda each: (each.line, _ORDER[each.property])):
+        order = {name: index for index, name in enumerate(self.outcome.properties)}
+        for violation in sorted(self.outcome.violations, key=lambda each: (each.line, order[each.property])):
             told[violation.property] += 1
             if told[violation.property] <= MOST_SHOWN:
                 key = violation.line, violation.task, violation.at_us
@@ -166,13 +174,19 @@ class Report:
     def untold(self) -> dict[str, int]:
         """How many more violations there are of each property."""
         told = Counter(each.property for finding in self.shown for each in finding.violations)
-        counts = {name: self.outcome.tallies[name].violated - told[name] for name in PROPERTIES}
+        counts = {name: self.outcome.tallies[name].violated - told[name] for name in self.outcome.properties}
         return {name: count for name, count in counts.items() if count > 0}
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all, the matching of targets included."""
+        is_blamed = self.account is not None and not self.account.is_right and not self.outcome.fault_count
+        return Verdict.VIOLATED if is_blamed else self.outcome.overall
 
     @property
     def exit_code(self) -> int:
         """0: nothing against the scheduler; 1: a violation; 2: the trace itself is at fault."""
-        if self.outcome.overall is Verdict.VIOLATED:
+        if self.verdict is Verdict.VIOLATED:
             return 1
         return 2 if self.outcome.fault_count else 0
 
@@ -199,6 +213,13 @@ def event_text(event: Event, zone: tzinfo) -> str:
             return f"{name} call {call}: {'given up' if void else 'returned' if ok else 'raised'}"
         case StopStart(call=call):
             return f"{name} call {call}"
+        case Taken(shard=shard, term=term, edition=edition, origin=origin):
+            how = f", {origin} by another" if origin else ""
+            return f"{name} shard {shard} for term {term}, edition {edition}{how}"
+        case Given(shard=shard, term=term) | Lost(shard=shard, term=term):
+            return f"{name} shard {shard} of term {term}"
+        case Edition(edition=edition, regs=regs):
+            return f"{name} {edition}, {counted(len(regs), 'task')}"
         case ClockStep(origin=origin):
             return f"{name} from {instant_text(micros(origin), zone)}"
         case _:
@@ -252,9 +273,13 @@ def caveats(report: Report) -> list[str]:
         )
     if doubtful := sum(tally.doubtful for tally in outcome.tallies.values()):
         are = "is" if doubtful == 1 else "are"
+        why = "that others could explain" if outcome.is_partial else "after the first fault of the trace"
+        said.append(f"{counted(doubtful, 'objection')} {why} {are} not held against the scheduler.")
+    if outcome.terms_missing:
+        are, it = ("is", "it") if outcome.terms_missing == 1 else ("are", "them")
         said.append(
-            f"{counted(doubtful, 'objection')} after the first fault of the trace {are} "
-            "not held against the scheduler."
+            f"{counted(outcome.terms_missing, 'tenure')} of a shard {are} in no trace; "
+            f"if no member died as it took {it}, a member's trace is missing."
         )
     if not outcome.events:
         said.append("There is no event in the trace, so nothing can be said.")
@@ -294,17 +319,31 @@ def text_lines(report: Report) -> Iterator[Line]:
     yield ()
     for caveat in caveats(report):
         yield (Piece(caveat, Role.UNSURE),)
-    overall = report.outcome.overall
+    overall = report.verdict
+    yield from _account(report)
     yield (Piece(f"{summary(report)}: "), Piece(overall.value, ROLES[overall]))
+
+
+def groups(outcome: Outcome) -> Iterator[tuple[str, list[str]]]:
+    """The properties under their titles."""
+    for initial, title in GROUPS.items():
+        if names := [name for name in outcome.properties if name.startswith(initial)]:
+            yield title, names
+
+
+def _account(report: Report) -> Iterator[Line]:
+    if report.account is not None:
+        role = Role.PLAIN if report.account.is_right else Role.BAD
+        for sentence in report.account.sentences():
+            yield (Piece(sentence, role),)
 
 
 def _properties(report: Report) -> Iterator[Line]:
     yield (Piece(f"{'':18}{'checked':>12}{'open':>8}{'violated':>10}", Role.FAINT),)
-    for initial, title in GROUPS.items():
+    for title, names in groups(report.outcome):
         yield (Piece(title, Role.STRONG),)
-        for name, words in PROPERTIES.items():
-            if name.startswith(initial):
-                yield _property(report.outcome, name, words)
+        for name in names:
+            yield _property(report.outcome, name, report.outcome.properties[name])
 
 
 def _property(outcome: Outcome, name: str, words: str) -> Line:
@@ -356,10 +395,12 @@ def as_dict(report: Report) -> dict[str, Any]:
       which it became certain, evidence: file, line, at, decisive, event (as in the trace; a list is counted)
     - faults: at most a hundred: file, line, reason, unknown_event; fault_count: how many there are
     - caveats: why the verdict says less than it could, as sentences
+    - targets: null, or how the dues and the runs could be matched: targets, matched, excused (by reason),
+      missed (sentences), runs, causes (how many runs for each), unaccounted (sentences), refused (or empty)
     """
     outcome, header = report.outcome, report.header
     return {
-        "verdict": outcome.overall.value,
+        "verdict": report.verdict.value,
         "exit_code": report.exit_code,
         "files": report.chain.names,
         "impl": header.impl,
@@ -369,7 +410,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         "crashes": outcome.crashes,
         "from": _moment(outcome.first_us, report.zone),
         "to": _moment(outcome.last_us, report.zone),
-        "properties": [_property_dict(outcome, name) for name in PROPERTIES],
+        "properties": [_property_dict(outcome, name) for name in outcome.properties],
         "violations": [_violation_dict(report, violation) for violation in outcome.violations],
         "faults": [
             {
@@ -381,6 +422,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         ],
         "fault_count": outcome.fault_count,
         "caveats": caveats(report),
+        "targets": None if report.account is None else report.account.as_dict(),
     }
 
 
@@ -388,7 +430,7 @@ def _property_dict(outcome: Outcome, name: str) -> dict[str, Any]:
     tally = outcome.tallies[name]
     return {
         "id": name,
-        "words": PROPERTIES[name],
+        "words": outcome.properties[name],
         "verdict": outcome.verdict(name).value,
         "checked": tally.checked,
         "open": tally.open,
@@ -419,7 +461,7 @@ def _violation_dict(report: Report, violation: Violation) -> dict[str, Any]:
 
 def _event_dict(event: Event) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(event)
-    if isinstance(event, InitStart):  # the list may be long, and stands in the trace
+    if isinstance(event, InitStart | Edition):  # the list may be long, and stands in the trace
         del fields["regs"]
         fields["tasks"] = len(event.regs)
     return fields

@@ -1,0 +1,1 @@
+"""Many machines: several members run the same registrations on one board, each task held by one of them."""

@@ -1,0 +1,166 @@
+"""What a member makes of the rows that it finds: a run is still under way, or has ended, or was cut off.
+
+Pure answers over a row, what this process knows better than the row, and who is alive. A process knows better
+when it saw a run end and could not write it, or when the database forgot: a standby that was promoted without
+the latest commits shows a task as it was before.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from duly.core.reconciliation import Reconciliation, reconciled
+from duly.core.record import COLUMNS
+from duly.core.registration import Registration
+from duly.core.schedule import Schedule
+from duly.core.task import Task, cut_off, failed, is_ahead_of_clock, moved_back, released, succeeded
+from duly.instant import Instant
+from duly.marks import mark
+from duly.store.board import AwayEnd, Change, Row, Stored
+
+_ID, _NAME, _SINCE = (COLUMNS.index(column) for column in ("id", "name", "running_since_us"))
+
+
+@dataclass(slots=True)
+class Knowledge:
+    """What one process knows of tasks that a board may not know."""
+
+    running: dict[str, Instant] = field(default_factory=dict)
+    """Its runs in flight: when each began."""
+    ends: dict[tuple[str, Instant], AwayEnd] = field(default_factory=dict)
+    """Ends of its runs that are not reported yet, by the name of the task and when the run began."""
+    remembered: dict[str, Task] = field(default_factory=dict)
+    """Tasks as they were when it last held them."""
+
+
+class Found(NamedTuple):
+    """A task as it is now, and the member that runs it."""
+
+    task: Task
+    runner: int | None = None
+
+
+class Departed(NamedTuple):
+    """A run that goes on though a list has removed its task."""
+
+    task_id: int
+    since_us: Instant
+    runner: int
+
+
+def found(stored: Stored, task: Task, member: int, known: Knowledge) -> Found:
+    """What *member* makes of the row *stored*, which holds *task*."""
+    task = _better(task, known.remembered.get(task.name))
+    since_us = task.running_since_us
+    if since_us is None:
+        return Found(task)
+    if (end := _end_of(stored, task.name, since_us, known)) is not None:
+        mark("end taken from a row")
+        return Found(ended(task, since_us, end.ended_us, is_failed=end.is_failed))
+    if (runner := _runner_of(stored, task.name, since_us, member, known)) is not None:
+        if runner != member:
+            mark("run found away")
+        return Found(task, runner)
+    mark("run found cut off")
+    return Found(cut_off(task))
+
+
+def departed(stored: Stored, member: int, known: Knowledge) -> Departed | None:
+    """The run that a removed row is of, as far as *member* can tell; None if it is over."""
+    name, since_us = stored.record[_NAME], stored.record[_SINCE]
+    if _end_of(stored, name, since_us, known) is not None:
+        return None
+    runner = _runner_of(stored, name, since_us, member, known)
+    return None if runner is None else Departed(stored.record[_ID], since_us, runner)
+
+
+def ended(task: Task, since_us: Instant, ended_us: Instant, *, is_failed: bool) -> Task:
+    """The task after the run that began at *since_us*, unless it was registered anew since."""
+    if ended_us < since_us:
+        return cut_off(task)
+    if since_us < task.registered_us:
+        return released(task)
+    return failed(task, ended_us) if is_failed else succeeded(task, ended_us)
+
+
+def up_to(task: Task, now_us: Instant) -> Task:
+    """The task under the clock of a process that has just come to hold it."""
+    return moved_back(task, now_us) if is_ahead_of_clock(task, now_us) else task
+
+
+def change_by(
+    registrations: Sequence[Registration],
+    stored: Mapping[str, Stored],
+    tasks: Mapping[str, Task],
+    unreadable: Sequence[int],
+    *,
+    member: int,
+    known: Knowledge,
+    now_us: Instant,
+    minute_us: Instant,
+    schedule_of: Callable[[str], Schedule],
+    scheduler_id: str,
+) -> tuple[Reconciliation, Change]:
+    """What a new list makes of the *tasks* in the rows *stored*, and what of it is to be written.
+
+    A task that comes back while its run from before its removal goes on is registered anew, under the id that
+    its runner reports the end to.
+    """
+    finds = {name: found(stored[name], task, member, known) for name, task in tasks.items()}
+    left = {
+        name: run
+        for name, row in stored.items()
+        if row.is_removed and (run := departed(row, member, known)) is not None
+    }
+    live = {name: run.since_us for name, run in left.items()}
+    live |= {
+        name: find.task.running_since_us
+        for name, find in finds.items()
+        if find.runner is not None and find.task.running_since_us is not None
+    }
+    outcome = reconciled(
+        registrations,
+        tasks,
+        live=live,
+        now_us=now_us,
+        minute_us=minute_us,
+        schedule_of=schedule_of,
+        scheduler_id=scheduler_id,
+        is_restart=True,
+        known_better=lambda task: finds[task.name].task,
+        departed={name: run.task_id for name, run in left.items()},
+        last_id=max((row.record[_ID] for row in stored.values()), default=0),
+    )
+    runners = {name: find.runner for name, find in finds.items()}
+    runners |= {name: run.runner for name, run in left.items()}
+    if any(task.running_since_us is not None for task in outcome.added):
+        mark("departed run found")
+    put = [*outcome.added, *outcome.rewritten]
+    rows = [Row(task, runners[task.name] if task.running_since_us is not None else None) for task in put]
+    return outcome, Change(rows, [*(task.id for task in outcome.orphaned), *unreadable])
+
+
+def _better(task: Task, mine: Task | None) -> Task:
+    """The task as the row has it, or as this process remembers it if the row is behind that."""
+    if mine is None or (mine.id, mine.registered_us) != (task.id, task.registered_us):
+        return task
+    if mine.answered_us > task.answered_us:
+        mark("row behind memory")
+        return mine
+    is_end_unwritten = mine.running_since_us is None and mine.last_attempt_us == task.running_since_us
+    return mine if is_end_unwritten and task.running_since_us is not None else task
+
+
+def _end_of(stored: Stored, name: str, since_us: Instant, known: Knowledge) -> AwayEnd | None:
+    if stored.ended_us is not None:
+        return AwayEnd(stored.record[_ID], since_us, stored.ended_us, stored.is_failed)
+    return known.ends.get((name, since_us))
+
+
+def _runner_of(stored: Stored, name: str, since_us: Instant, member: int, known: Knowledge) -> int | None:
+    """Who runs a run that has no known end; None if it was cut off."""
+    if known.running.get(name) == since_us:
+        return member
+    if stored.run_by is not None and stored.run_by != member and stored.is_runner_alive:
+        return stored.run_by
+    return None

@@ -1,0 +1,295 @@
+"""A board in one schema of a PostgreSQL database.
+
+The row of a shard is the mutex of the shard and of every task in it. Each call is one message to the server,
+and one transaction: first it locks the rows of the shards it is about (in their order), then, in a
+statement of its own and therefore with a snapshot taken when the locks were had, it looks whether what it
+wants is right, and does all of it or nothing. So nothing that is decided rests on what was true before a
+wait.
+
+The order of locks, for all: the one who publishes (`meta`), shards, members, tasks, removed tasks. A take
+keeps the leases of those it takes from as they are until it is done; a beat that waited for that sees its
+outcome.
+
+Beats and looks have a connection and a thread of their own, so that a long write does not delay a renewal.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from duly.errors import StoreError, TaskListMismatchError
+from duly.instant import MINUTE_US, duration_us
+from duly.store.board import (
+    SHARDS,
+    TTL_US,
+    AwayEnd,
+    Change,
+    Decide,
+    Hold,
+    Place,
+    Published,
+    Reported,
+    Row,
+    Seat,
+    SeatLostError,
+    ShardsLostError,
+    Taken,
+    View,
+    shard_of,
+)
+from duly.store.postgres.address import address_of
+from duly.store.postgres.founding import Identity, opened
+from duly.store.postgres.line import Line
+from duly.store.postgres.packing import (
+    array,
+    escaped,
+    packed_state,
+    packed_whole,
+    stored_from,
+    unescaped,
+)
+from duly.store.postgres.scripts import Scripts
+from duly.threads import Worker
+
+T = TypeVar("T")
+
+FORGOTTEN_US = 24 * 60 * MINUTE_US
+"""A member that has been dead for so long, and holds nothing, is forgotten when another joins."""
+
+_WHOLE_BOARD = 5
+"""So many times longer is waited for what concerns all tasks: making the tables, publishing a list."""
+
+_SHORTEST_LEASE = timedelta(milliseconds=500)
+
+_decoded = msgspec.json.decode
+
+
+class PostgresBoard:
+    """A board at *url*, in the schema *schema*.
+
+    *lease* is how long a member may be silent and count as alive. No call waits longer than *patience_s* for
+    any one answer of the server, half of that time unless told otherwise (a renewal that was lost on the way
+    can be tried again), but five times as long when it opens the board or publishes a list.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = "duly",
+        lease: timedelta = timedelta(microseconds=TTL_US),
+        patience_s: float | None = None,
+    ) -> None:
+        address = address_of(url)
+        if lease < _SHORTEST_LEASE:
+            raise ValueError(f"a lease must be a timedelta of at least half a second, not {lease!r}")
+        if patience_s is None:
+            patience_s = lease.total_seconds() / 2
+        self._ttl_us = duration_us(lease)
+        self._name = address.name
+        self._scripts = Scripts(schema)
+        self._line = Line(address, patience_s=patience_s)
+        self._pulse = Line(address, patience_s=patience_s)
+        self._worker = Worker(f"duly board {self._name}")
+        self._pulse_worker = Worker(f"duly beats {self._name}")
+        self._is_open = False
+        self._shards = 0
+
+    @property
+    def name(self) -> str:
+        """The address without password and options."""
+        return self._name
+
+    @property
+    def ttl_us(self) -> int:
+        """How long the lease of a member lasts unless it is renewed."""
+        return self._ttl_us
+
+    async def open(self, new_id: str, /, *, shards: int = SHARDS) -> str:
+        """Connect, make the tables if there are none, and give the scheduler identifier."""
+        try:
+            return await self._worker.do(partial(self._open, Identity(new_id, shards)))
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                await self._shut()  # what nobody waits for any more may yet succeed
+            self._worker.end()
+            raise
+
+    async def join(self, member: int, name: str, /, *, ttl_us: int) -> None:
+        """Become *member*, with no edition and no shard."""
+        values = {"member": member, "name": escaped(name), "ttl_us": ttl_us, "forgotten_us": FORGOTTEN_US}
+        await self._ask(self._scripts.of("join"), values)
+
+    async def beat(self, member: int, /, *, ttl_us: int, lag_ms: int = 0, is_leaving: bool = False) -> View:
+        """Renew the lease and look at the board."""
+        values = {"member": member, "ttl_us": ttl_us, "lag_ms": lag_ms, "is_leaving": is_leaving}
+        _, beaten, seen = await self._ask_pulse(self._scripts.of("beat", "view"), values)
+        if not beaten:
+            raise SeatLostError(store=self.name)
+        return _view_from(seen[0])
+
+    async def view(self) -> View:
+        """Look at the board as an outsider."""
+        return _view_from((await self._ask_pulse(self._scripts.of("view"), {"member": None}))[-1][0])
+
+    async def publish(self, member: int, fingerprint: str, decide: Decide, /) -> Published:
+        """Bring a list, and make it the newest edition if it should be."""
+        work = partial(self._publish, member, escaped(fingerprint), decide)
+        return await self._do(work, times_patience=_WHOLE_BOARD)
+
+    async def take(self, member: int, shards: Sequence[int], /) -> Taken:
+        """Take those shards that are nobody's, this member's own, or a dead member's."""
+        return await self._do(partial(self._take, member, shards))
+
+    async def write(
+        self,
+        member: int,
+        holds: Mapping[Hold, int],
+        /,
+        *,
+        rows: Sequence[Row],
+        is_whole: bool = False,
+    ) -> None:
+        """Write rows in shards that are held, if every hold is good and every number is new."""
+        shards = [hold.shard for hold in holds]
+        assert {shard_of(row.task.name, self._shards) for row in rows} <= set(shards) or not self._is_open
+        fence = {
+            "member": member,
+            "shards": array(shards),
+            "terms": array(hold.term for hold in holds),
+            "numbers": array(holds.values()),
+        }
+        write = self._write_whole if is_whole else self._write
+        refused, present = await self._do(partial(write, fence, rows))
+        if lost := _decoded(refused):
+            raise ShardsLostError(store=self.name, shards=lost)
+        if present != len(rows):
+            raise TaskListMismatchError(expected=len(rows), actual=present)
+
+    async def report(self, member: int, ends: Sequence[AwayEnd], /) -> None:
+        """Put the ends of away runs on their rows."""
+        values = {
+            "member": member,
+            "id": array(end.task_id for end in ends),
+            "started_us": array(end.started_us for end in ends),
+            "at_us": array(end.ended_us for end in ends),
+            "failed": array(end.is_failed for end in ends),
+        }
+        await self._ask(self._scripts.of("report"), values)
+
+    async def give(self, member: int, holds: Sequence[Hold], /) -> None:
+        """Give up shards."""
+        values = {
+            "member": member,
+            "shards": array(hold.shard for hold in holds),
+            "terms": array(hold.term for hold in holds),
+        }
+        await self._ask(self._scripts.of("lock", "give"), values)
+
+    async def leave(self, member: int, /) -> None:
+        """Give up everything, and be no member any more."""
+        await self._ask(self._scripts.of("leave"), {"member": member})
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._shut()
+
+    async def drop(self) -> None:
+        """Disconnect: to the server, an end of the process looks the same."""
+        await self._shut()
+
+    async def _shut(self) -> None:
+        # In the workers, behind everything already handed over.
+        await self._worker.do(self._close)
+        await self._pulse_worker.do(self._pulse.close)
+        self._worker.end()
+        self._pulse_worker.end()
+
+    async def _ask(self, script: str, values: Mapping[str, Any]) -> list[list[tuple[Any, ...]]]:
+        return await self._do(partial(self._line.ask, script, values))
+
+    async def _ask_pulse(self, script: str, values: Mapping[str, Any]) -> list[list[tuple[Any, ...]]]:
+        work = partial(self._pulse.ask, script, values)
+        return await self._pulse_worker.do(partial(self._called, self._pulse, work))
+
+    async def _do(self, work: Callable[[], T], *, times_patience: int = 1) -> T:
+        return await self._worker.do(partial(self._called, self._line, work, times_patience))
+
+    # --- in the worker threads ---
+
+    def _called(self, line: Line, work: Callable[[], T], times_patience: int = 1) -> T:
+        if not self._is_open:
+            raise StoreError(store=self.name, reason="is not open")
+        return line.call(work, times_patience=times_patience)
+
+    def _open(self, new: Identity) -> str:
+        try:
+            work = partial(opened, self._line, self._scripts, self.name, new)
+            identity = self._line.call(work, times_patience=_WHOLE_BOARD)
+        except BaseException:
+            self._line.close()
+            raise
+        self._shards, self._is_open = identity.shards, True
+        return identity.scheduler_id
+
+    def _close(self) -> None:
+        self._is_open = False
+        self._line.close()
+
+    def _take(self, member: int, shards: Sequence[int]) -> Taken:
+        values = {"member": member, "shards": array(shards)}
+        *_, summary, rows = self._line.ask(self._scripts.of("take"), values)
+        ((now_us, is_alive, taken),) = summary
+        if not is_alive:
+            raise SeatLostError(store=self.name)
+        holds = [Hold(shard, term) for shard, term in _decoded(taken)]
+        return Taken(holds, [stored_from(row) for row in rows], now_us)
+
+    def _write(self, fence: Mapping[str, Any], rows: Sequence[Row]) -> tuple[Any, ...]:
+        script = self._scripts.of("lock", "write")
+        return self._line.ask(script, {**fence, **packed_state(rows)})[-1][0]
+
+    def _write_whole(self, fence: Mapping[str, Any], rows: Sequence[Row]) -> tuple[Any, ...]:
+        return self._line.ask(self._scripts.write_whole, {**fence, **packed_whole(rows, self._shards)})[-1][0]
+
+    def _publish(self, member: int, fingerprint: str, decide: Decide) -> Published:
+        ask, scripts = self._line.ask, self._scripts
+        values = {"member": member, "fingerprint": fingerprint}
+        *_, ((is_member, newest, own, is_superseded),) = ask("BEGIN;\n" + scripts.of("standing"), values)
+        if not is_member:
+            raise SeatLostError(store=self.name)
+        is_new = own == 0 or (own < newest and not is_superseded)
+        edition = newest + 1 if is_new else own
+        if is_new:
+            self._supersede(edition, fingerprint, decide)
+        if not ask(scripts.of("adopt"), {"member": member, "edition": edition})[-1]:
+            raise SeatLostError(store=self.name)
+        ask("COMMIT", {})
+        return Published(edition, is_current=edition == max(newest, edition), is_new=is_new)
+
+    def _supersede(self, edition: int, fingerprint: str, decide: Decide) -> None:
+        ask, scripts = self._line.ask, self._scripts
+        *_, ((now_us, scheduler_id),), rows = ask(scripts.of("load"), {})
+        change: Change = decide([stored_from(row) for row in rows], now_us, unescaped(scheduler_id))
+        if change.removed:
+            ask(scripts.of("remove"), {"removed": array(change.removed)})
+        if change.put:
+            ask(scripts.put, packed_whole(change.put, self._shards))
+        ask(scripts.of("publish"), {"edition": edition, "fingerprint": fingerprint})
+
+
+def _view_from(row: tuple[Any, ...]) -> View:
+    now_us, edition, seats, places, reported, fingerprint, server = row
+    return View(
+        now_us=now_us,
+        edition=edition,
+        seats=[Seat(member, unescaped(name), *rest) for member, name, *rest in _decoded(seats)],
+        places=[Place(*place) for place in _decoded(places)],
+        reported=[Reported(AwayEnd(*end), run_by) for *end, run_by in _decoded(reported)],
+        fingerprint=unescaped(fingerprint),
+        server=server,
+    )

@@ -1,0 +1,76 @@
+"""What a database has against us, in a sentence that says what to do.
+
+The server's own words are repeated only where they name the thing that is wrong. They may be in any
+language; what is said while connecting has no code that libpq would tell, so there the words themselves
+are looked at, and other languages get the server's sentence as it is.
+"""
+
+import re
+
+import psycopg
+
+_LONGEST = 300
+
+_BY_STATE = {
+    "25006": "is read-only: a standby, or a role that may only read; use the address of the primary",
+    "28000": "does not let this role in; look at the user in the address and at pg_hba.conf",
+    "28P01": "refuses the password; look at the one in the address, in PGPASSWORD or in the password file",
+    "3D000": "has no such database; make it (createdb) or correct the address",
+    "40001": "was in the way of other transactions several times; it is tried again",
+    "40P01": "was locked crosswise with other transactions several times; it is tried again",
+    "42703": "has tables that are not those of this duly; somebody has changed them",
+    "42P01": "has lost our tables: the schema was dropped, or this is another database",
+    "3F000": "has lost our tables: the schema was dropped, or this is another database",
+    "53100": "its disk is full; free some space and writing resumes by itself",
+    "53200": "is out of memory",
+    "53300": "has too many connections; raise max_connections, or put a pooler in front of it",
+    "57014": "did not finish in time: it is busy, or another program holds a lock; it is tried again",
+    "57P01": "is being shut down, or somebody ended our connection; it is tried again",
+    "57P02": "crashed, and recovers; it is tried again",
+    "57P03": "is starting up or shutting down, or is a standby that lets nobody in; it is tried again",
+    "57P04": "has dropped this database",
+    "57P05": "ended our connection because it was idle; it is tried again",
+    "25P03": "ended our transaction because it stood still for too long; it is tried again",
+}
+
+_BY_WORDS = (
+    (r"password authentication failed|SASL authentication failed|authentication failed for user", "28P01"),
+    (r"no pg_hba\.conf entry|role .* does not exist|is not permitted to log in", "28000"),
+    (r"database .* does not exist|no such database", "3D000"),
+    (r"too many (clients|connections)|remaining connection shards|no more connections allowed", "53300"),
+    (r"starting up|shutting down|recovery mode|not accepting connections|not yet accepting", "57P03"),
+    (r"session is (not )?read-only|in hot standby mode", "25006"),
+)
+
+_NO_PASSWORD = (
+    "asks for a password, and none was given; put it into the address, PGPASSWORD or the password file"  # noqa: S105
+)
+
+
+def reason_of(error: psycopg.Error) -> str:
+    """The reason for a StoreError that *error* gives."""
+    state = error.sqlstate
+    said = one_line(error.diag.message_primary or str(error))
+    if state is None:
+        return _unconnected(said)
+    if state == "42501":
+        return f"lacks a right ({said}); grant it to the role, or use another"
+    if state == "23505":
+        return "has another task of the same name, or the same identifier"
+    return _BY_STATE.get(state) or f"failed: {said} ({state})"
+
+
+def _unconnected(said: str) -> str:
+    if re.search(r"no password supplied", said):
+        return _NO_PASSWORD
+    for words, state in _BY_WORDS:
+        if re.search(words, said):
+            return _BY_STATE[state]
+    return f"cannot be reached ({said}); it is tried again"
+
+
+def one_line(text: str) -> str:
+    """Text for the inside of a sentence."""
+    text = " ".join(text.split())
+    text = re.sub(r"^connection failed: ", "", text)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,0 +1,1 @@
+UPDATE {schema}.meta SET duly_format = %(format)s;

@@ -1,0 +1,10 @@
+-- What we may not do and must.
+SELECT upper(need.verb) || ' on ' || need.place
+FROM (SELECT verb, format('table %%I.%%I', %(schema_name)s, name) AS place,
+             has_table_privilege(format('%%I.%%I', %(schema_name)s, name), verb) AS is_granted
+      FROM unnest(ARRAY['meta', 'edition', 'member', 'shard', 'task', 'removed_task']) AS name,
+           unnest(ARRAY['select', 'insert', 'update', 'delete']) AS verb
+      UNION ALL
+      SELECT 'execute', format('function %%I.now_us()', %(schema_name)s),
+             has_function_privilege(format('%%I.now_us()', %(schema_name)s), 'execute')) AS need
+WHERE NOT need.is_granted;

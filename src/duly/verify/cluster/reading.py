@@ -1,0 +1,487 @@
+"""What the members of a cluster recorded: lives, tenures of shards, runs, and lists that were published.
+
+A life is one process of one member. In it every event has its place, whatever the clocks say: lines are
+compared, and times only between lives. Nothing is judged here but the calls that a member's own scheduler
+served (`Recording.judge`), for which its trace alone is enough.
+"""
+
+import zlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import chain, count
+from typing import NamedTuple
+
+import msgspec
+
+from duly.verify.judge import Judge
+from duly.verify.trace import (
+    ClockStep,
+    Crash,
+    Edition,
+    End,
+    Fault,
+    Given,
+    Header,
+    InitEnd,
+    InitStart,
+    Lost,
+    Position,
+    Reachable,
+    RunEnd,
+    RunStart,
+    StopEnd,
+    StopStart,
+    Taken,
+    Trace,
+    TraceError,
+    Unreachable,
+    header_of,
+    micros,
+)
+
+Regs = Sequence[tuple[str, str, float]]
+
+TOLERANCE_US = 500_000
+"""By how much the clocks of members may differ."""
+
+
+def shard_of(task: str, shards: int) -> int:
+    """The shard of a task: CRC-32 of its name in UTF-8, modulo the number of shards."""
+    return zlib.crc32(task.encode(errors="surrogatepass")) % shards
+
+
+class Ending(StrEnum):
+    """How a tenure ended, as its own member tells it."""
+
+    OPEN = "open"
+    GIVEN = "given"
+    LOST = "lost"
+    DIED = "died"
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One run of a task."""
+
+    task: str
+    life: "Life"
+    start: Position
+    number: int
+    """Its own, in the whole cluster."""
+    tenure: "Tenure | None"
+    """Under which its member held the shard, if it did."""
+    end: Position | None = None
+    is_ok: bool = False
+    cut: Position | None = None
+    """Where its member let go of it, or died: no end counts after that."""
+    is_from_before: bool = False
+    """It was in flight where the trace begins."""
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether it started when another had long taken the shard."""
+        following = self.tenure.next if self.tenure is not None else None
+        if following is None or self.life.is_set_back or following.life.is_set_back:
+            return False
+        return self.start.at_us > following.taken.at_us + TOLERANCE_US
+
+
+@dataclass(slots=True, eq=False)
+class Tenure:
+    """One shard held for one term by one life."""
+
+    shard: int
+    term: int
+    edition: int
+    origin: str | None
+    life: "Life"
+    taken: Position
+    regs: Regs
+    """The list of its member at that time."""
+    ending: Ending = Ending.OPEN
+    ended: Position | None = None
+    runs: list[Run] = field(default_factory=list)
+    next: "Tenure | None" = None
+    """The one after it, by the terms of the shard."""
+    cut_us: int | None = None
+    """When it was as if its process had died, if it was."""
+
+
+class Span(NamedTuple):
+    """From when to when something was so; *to_us* is None as long as it is."""
+
+    from_us: int
+    to_us: int | None
+
+
+@dataclass(slots=True, eq=False)
+class Activity:
+    """A stretch in which a member could take shards: initialized, not stopping, and in touch."""
+
+    life: "Life"
+    regs: dict[str, tuple[str, float]]
+    from_us: int
+    to_us: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """One process of one member."""
+
+    member: str
+    header: Header
+    first: Position
+    last: Position
+    died: Position | None = None
+    """Its last event, if it is known to be dead."""
+    is_closed: bool = False
+    """Whether the recording was ended while it lived."""
+    is_stopped: bool = False
+    held: dict[int, Tenure] = field(default_factory=dict)
+    """The tenures that go on, by shard."""
+    former: dict[tuple[int, int], Tenure] = field(default_factory=dict)
+    steps: list[Position] = field(default_factory=list)
+    out_of_touch: list[Span] = field(default_factory=list)
+    losses: list[Position] = field(default_factory=list)
+    running: dict[str, list[Run]] = field(default_factory=dict)
+    """Its runs in flight, by task."""
+    regs: Regs = ()
+    """The list of its latest call of `initialize`."""
+    _lines: list[int] = field(default_factory=list)
+    _times_us: list[int] = field(default_factory=list)
+    _sorted_us: list[int] = field(default_factory=list)
+
+    def note(self, item: Position) -> None:
+        """Count a sign of life."""
+        self.last = item
+        self._lines.append(item.line)
+        self._times_us.append(item.at_us)
+
+    @property
+    def is_out_of_touch(self) -> bool:
+        """Whether it cannot reach the board now."""
+        return bool(self.out_of_touch) and self.out_of_touch[-1].to_us is None
+
+    @property
+    def is_set_back(self) -> bool:
+        """Whether its clock, the cluster's, was ever set back, so that times do not tell an order."""
+        return any(
+            isinstance(step.event, ClockStep) and step.at_us + TOLERANCE_US < micros(step.event.origin)
+            for step in self.steps
+        )
+
+    def last_sign_us(self, at_us: int) -> int:
+        """When it last recorded anything before *at_us*."""
+        index = bisect_left(self._signs_us(), at_us)
+        return self._signs_us()[index - 1] if index else self.first.at_us
+
+    def next_sign_us(self, line: int) -> int | None:
+        """When it next recorded anything after *line*; None if it never did."""
+        index = bisect_right(self._lines, line)
+        return self._times_us[index] if index < len(self._lines) else None
+
+    def next_time_us(self, at_us: int) -> int:
+        """When it first recorded anything later than *at_us*, which it did."""
+        return self._signs_us()[bisect_right(self._signs_us(), at_us)]
+
+    def _signs_us(self) -> list[int]:
+        """The times of all signs, in order; asked for only when all is read."""
+        if len(self._sorted_us) != len(self._times_us):
+            self._sorted_us = sorted(self._times_us)
+        return self._sorted_us
+
+    def is_heard_after(self, at_us: int) -> bool:
+        """Whether it recorded anything later than that."""
+        return self.last.at_us > at_us
+
+
+@dataclass(slots=True, eq=False)
+class Published:
+    """A list that became the newest edition. *position* is where that is told, if it is."""
+
+    number: int
+    regs: dict[str, tuple[str, float]]
+    position: Position
+    called_us: int | None
+    """When the call began in which it was brought."""
+    life: Life
+    is_told: bool = True
+
+
+@dataclass(eq=False)
+class Recording:
+    """The files of one member that follow each other."""
+
+    header: Header
+    judge: Judge
+    first_line: int = 1
+    lives: list[Life] = field(default_factory=list)
+    tenures: list[Tenure] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    editions: list[Published] = field(default_factory=list)
+    activities: list[Activity] = field(default_factory=list)
+    fault_us: int | None = None
+    """When the trace itself first went wrong."""
+    torn_line: int | None = None
+
+
+def recordings(lines: Iterable[bytes]) -> list[Recording]:
+    """Read all files of all members, one after the other. Raises TraceError if one is no trace."""
+    numbers = count(1)
+    return [_Reader(trace, line, numbers).read() for line, trace in _Splitter(lines).traces()]
+
+
+class _Splitter:
+    """Finds where in a row of lines another recording begins."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self._lines = enumerate(lines, start=1)
+        self._next = next(self._lines, None)
+
+    def traces(self) -> Iterator[tuple[int, Trace]]:
+        """The first lines of the recordings, and these, each to be read to its end before the next."""
+        while self._next is not None:
+            first_line = self._next[0]
+            yield first_line, Trace(self._part(), first_line=first_line)
+
+    def _part(self) -> Iterator[bytes]:
+        """The lines up to a header that does not follow."""
+        member: str | None = None
+        while self._next is not None:
+            number, line = self._next
+            if b'"Header"' in line and _is_header(line):
+                header = _header_in(number, line)
+                if member is not None and not (header and header.follows and header.member == member):
+                    return
+                member = header.member if header is not None else ""
+            self._next = next(self._lines, None)
+            yield line
+
+
+def _is_header(line: bytes) -> bool:
+    try:
+        raw = msgspec.json.decode(line.removeprefix(b"\xef\xbb\xbf"))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return isinstance(raw, dict) and raw.get("ev") == "Header"
+
+
+def _header_in(number: int, line: bytes) -> Header | None:
+    try:
+        return header_of(number, line.removeprefix(b"\xef\xbb\xbf"))
+    except TraceError:
+        return None  # the recording that begins with it will say why
+
+
+class _Reader:
+    """Reads one recording to its end."""
+
+    def __init__(self, trace: Trace, first_line: int, numbers: Iterator[int]) -> None:
+        self._numbers = numbers
+        self._calls: dict[int, Position] = {}
+        self._stops: set[int] = set()
+        self._life: Life | None = None
+        self._activity: Activity | None = None
+        self._trace = trace
+        self.recording = Recording(trace.header, Judge(trace.header), first_line)
+
+    def read(self) -> Recording:
+        """Read all of it."""
+        for item in self._trace:
+            self._take(item)
+        self.recording.torn_line = self._trace.torn_line
+        return self.recording
+
+    def _take(self, item: Position | Fault) -> None:
+        recording = self.recording
+        outcome, before = recording.judge.outcome, recording.judge.outcome.fault_count
+        recording.judge.take(item)
+        if outcome.fault_count > before and recording.fault_us is None:
+            recording.fault_us = outcome.last_us or 0
+        if isinstance(item, Position):
+            life = self._life_of(item)
+            self._notice_silence(life, item)
+            self._on_event(life, item)
+            life.note(item)
+
+    def _notice_silence(self, life: Life, item: Position) -> None:
+        """A process that did not even tick was stopped, or its host slept: it could do nothing."""
+        tick_us = micros(life.header.tick_ms)
+        if self._activity is not None and tick_us and item.at_us - life.last.at_us > tick_us + TOLERANCE_US:
+            self._rest(life.last)
+            self._be_active(life, item)
+
+    def _life_of(self, item: Position) -> Life:
+        """The life that *item* belongs to; another process is another life."""
+        life, proc = self._life, item.event.proc
+        if life is None or (proc is not None and life.first.event.proc not in {None, proc}):
+            if life is not None:
+                self._die(life)
+            life = self._begin(item)
+        return life
+
+    def _begin(self, item: Position) -> Life:
+        header = self.recording.header
+        life = self._life = Life(header.member, header, item, item)
+        self.recording.lives.append(life)
+        if len(self.recording.lives) == 1:
+            for task, run in header.running:
+                start = Position(item.line, item.at_us, RunStart(t=item.event.t, id=task, run=run))
+                self._begin_run(life, start, task).is_from_before = True
+        return life
+
+    def _die(self, life: Life) -> None:
+        """Its process is no more; unless it was stopped before, that was a death."""
+        if not life.is_stopped or life.running or life.held:
+            life.died = life.last
+        for run in chain.from_iterable(life.running.values()):
+            run.cut = run.cut or life.last
+        for tenure in life.held.values():
+            tenure.ending, tenure.ended = Ending.DIED, life.last
+        life.held.clear()
+        life.running.clear()
+        self._calls.clear()
+        self._stops.clear()
+        self._rest(life.last)
+
+    def _on_event(self, life: Life, item: Position) -> None:
+        event = item.event
+        match event:
+            case RunStart():
+                self._begin_run(life, item, event.id)
+            case RunEnd():
+                self._end_run(life, item, event)
+            case InitStart():
+                life.regs = event.regs
+                self._calls[event.call] = item
+            case InitEnd():
+                self._end_init(life, item, event)
+            case StopStart():
+                self._stops.add(event.call)
+                self._rest(item)
+            case StopEnd():
+                self._end_stop(life, item, event)
+            case ClockStep():
+                life.steps.append(item)
+            case Crash():
+                life.last = item
+                self._die(life)
+                self._life = None
+            case End():
+                life.is_closed = True
+            case _:
+                self._on_cluster_event(life, item)
+
+    def _on_cluster_event(self, life: Life, item: Position) -> None:
+        event = item.event
+        match event:
+            case Taken():
+                self._take_shard(life, item, event)
+            case Given():
+                self._let_go(life, item, event, Ending.GIVEN)
+            case Lost():
+                life.losses.append(item)
+                self._let_go(life, item, event, Ending.LOST)
+            case Edition():
+                called = max(self._calls.values(), default=None, key=lambda call: call.line)
+                called_us = called.at_us if called is not None else None
+                published = Published(event.edition, by_task(event.regs), item, called_us, life)
+                self.recording.editions.append(published)
+            case Unreachable():
+                self._rest(item)
+                if not life.is_out_of_touch:
+                    life.out_of_touch.append(Span(item.at_us, None))
+            case Reachable():
+                if life.is_out_of_touch:
+                    life.out_of_touch[-1] = life.out_of_touch[-1]._replace(to_us=item.at_us)
+                self._be_active(life, item)
+
+    # --- calls ---
+
+    def _end_init(self, life: Life, item: Position, event: InitEnd) -> None:
+        self._calls.pop(event.call, None)
+        if event.ok:
+            life.is_stopped = False
+            self._rest(item)
+            self._be_active(life, item)
+        elif not event.void:
+            self._rest(item)
+
+    def _end_stop(self, life: Life, item: Position, event: StopEnd) -> None:
+        self._stops.discard(event.call)
+        if event.void:
+            self._be_active(life, item)
+            return
+        life.is_stopped = True
+        for tenure in life.held.values():
+            tenure.ending, tenure.ended = Ending.GIVEN, item
+        life.former |= {(tenure.shard, tenure.term): tenure for tenure in life.held.values()}
+        life.held.clear()
+
+    def _be_active(self, life: Life, item: Position) -> None:
+        is_possible = not (life.is_stopped or life.is_out_of_touch or self._stops)
+        if self._activity is None and is_possible:
+            self._activity = Activity(life, by_task(life.regs), item.at_us)
+            self.recording.activities.append(self._activity)
+
+    def _rest(self, item: Position) -> None:
+        if self._activity is not None:
+            self._activity.to_us = item.at_us
+            self._activity = None
+
+    # --- shards ---
+
+    def _take_shard(self, life: Life, item: Position, event: Taken) -> None:
+        before = life.held.get(event.shard)
+        if before is not None:
+            if before.term == event.term:
+                return  # told again, at the beginning of a file
+            life.former[before.shard, before.term] = before
+        tenure = Tenure(event.shard, event.term, event.edition, event.origin, life, item, life.regs)
+        life.held[event.shard] = tenure
+        self.recording.tenures.append(tenure)
+
+    def _let_go(self, life: Life, item: Position, event: Given | Lost, ending: Ending) -> None:
+        held = life.held.get(event.shard)
+        tenure = held if held is not None and held.term == event.term else None
+        if tenure is not None:
+            del life.held[event.shard]
+            tenure.ending, tenure.ended = ending, item
+            life.former[event.shard, event.term] = tenure
+        tenure = tenure or life.former.get((event.shard, event.term))
+        if ending is not Ending.LOST or tenure is None:
+            return
+        for run in tenure.runs:
+            if run.end is None and run.cut is None:
+                run.cut = item  # it may go on to its end, but nobody will know
+
+    # --- runs ---
+
+    def _begin_run(self, life: Life, item: Position, task: str) -> Run:
+        tenure = life.held.get(shard_of(task, self.recording.header.shards))
+        run = Run(task, life, item, next(self._numbers), tenure)
+        life.running.setdefault(task, []).append(run)
+        self.recording.runs.append(run)
+        if tenure is not None:
+            tenure.runs.append(run)
+        return run
+
+    def _end_run(self, life: Life, item: Position, event: RunEnd) -> None:
+        running = life.running.get(event.id, [])
+        for run in running:
+            begun = run.start.event
+            assert isinstance(begun, RunStart)
+            if event.run in {None, begun.run}:
+                running.remove(run)
+                if not running:
+                    del life.running[event.id]
+                if run.cut is None:
+                    run.end, run.is_ok = item, event.ok
+                return
+
+
+def by_task(regs: Regs) -> dict[str, tuple[str, float]]:
+    """The registrations of a list by task."""
+    return {task: (cron, delay_ms) for task, cron, delay_ms in regs}

@@ -1,0 +1,493 @@
+"""A board in PostgreSQL: races that are staged, lines that break, and servers with odd settings."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import psycopg
+import pytest
+
+from duly.core.record import COLUMNS, record_of
+from duly.core.task import started
+from duly.errors import StoreError
+from duly.instant import SECOND_US, Instant
+from duly.store.board import SHARDS, Change, Hold, Row, ShardsLostError, Stored, shard_of
+from duly.store.postgres import PostgresBoard
+from duly.store.postgres.scripts import Scripts
+from duly.testing.conformance import NOW_US, sample_task
+from tests.postgres import PostgresServer, until
+from tests.proxy import Proxy, through
+
+TTL_US = 60 * SECOND_US
+TASK = sample_task(1)
+SHARD = shard_of(TASK.name, SHARDS)
+OTHER_SHARD = (SHARD + 1) % SHARDS
+BEGUN = Row(started(TASK, NOW_US, is_retry=False), 1)
+
+Boards = Callable[..., PostgresBoard]
+
+
+@pytest.fixture
+def boards(postgres_url: str) -> Iterator[Boards]:
+    """Makes boards on one database, and closes them."""
+    made: list[PostgresBoard] = []
+
+    def make(url: str = postgres_url, *, patience_s: float = 20.0) -> PostgresBoard:
+        made.append(PostgresBoard(url, patience_s=patience_s))
+        return made[-1]
+
+    yield make
+
+    async def close() -> None:
+        await asyncio.gather(*(board.close() for board in made))
+
+    asyncio.run(close())
+
+
+@pytest.fixture
+def other(postgres_url: str) -> Iterator["psycopg.Connection[tuple[object, ...]]"]:
+    """A connection of another program, in whose transactions it does what it likes."""
+    with psycopg.connect(postgres_url) as connection:
+        yield connection
+
+
+async def holding(board: PostgresBoard, member: int = 1) -> dict[int, Hold]:
+    """Join, publish one task, and take everything."""
+    await board.open("id")
+    await board.join(member, "host", ttl_us=TTL_US)
+    await board.publish(member, "list", lambda *_: Change([Row(TASK)], ()))
+    return {hold.shard: hold for hold in (await board.take(member, range(SHARDS))).holds}
+
+
+async def expired(board: PostgresBoard, member: int) -> None:
+    """Let the lease of *member* run out at once."""
+    await board.beat(member, ttl_us=0)
+
+
+def waiting(server: PostgresServer, database: str, number: int = 1) -> None:
+    """Wait until so many calls wait for a lock."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'"
+    until(lambda: server.value(query, database) == number, f"{number} calls wait for a lock")
+
+
+def lock(connection: "psycopg.Connection[tuple[object, ...]]", shard: int) -> None:
+    """Lock a shard until the transaction ends."""
+    connection.execute("SELECT FROM duly.shard WHERE shard = %s FOR UPDATE", [shard])
+
+
+@contextmanager
+def proxied(server: PostgresServer, database: str) -> Iterator[tuple[Proxy, str]]:
+    """A cable to a database, and its address at this end."""
+    with Proxy(server.port) as proxy:
+        yield proxy, through(server.url(database), proxy.port)
+
+
+# --- races ---
+
+
+async def test_members_found_the_board_together(boards: Boards) -> None:
+    """Members that open an empty database at the same time all succeed, and agree on the identifier."""
+    several = [boards() for _ in range(6)]
+    identifiers = await asyncio.gather(*(board.open(f"id {n}") for n, board in enumerate(several)))
+    assert len(set(identifiers)) == 1
+    assert len((await several[0].view()).places) == SHARDS
+
+
+async def test_take_sees_the_last_write(
+    boards: Boards,
+    other: "psycopg.Connection[tuple[object, ...]]",
+    postgres: PostgresServer,
+    postgres_database: str,
+) -> None:
+    """A take that waits for a write of the dead holder gives the rows as that write left them."""
+    first, second = boards(), boards()
+    await holding(first)
+    await expired(first, 1)
+    await second.open("id")
+    await second.join(2, "host", ttl_us=TTL_US)
+    lock(other, SHARD)  # what follows is the write of member 1, under way
+    other.execute("UPDATE duly.task SET running_since_us = 5, run_by = 1")
+    take = asyncio.create_task(second.take(2, [SHARD]))
+    await asyncio.to_thread(waiting, postgres, postgres_database)
+    other.commit()
+    (stored,) = (await take).stored
+    assert (stored.record[COLUMNS.index("running_since_us")], stored.run_by) == (5, 1)
+    assert not stored.is_runner_alive
+
+
+async def test_write_is_judged_after_its_wait(
+    boards: Boards,
+    other: "psycopg.Connection[tuple[object, ...]]",
+    postgres: PostgresServer,
+    postgres_database: str,
+) -> None:
+    """A write that waits while its shard is taken is refused, though it was right when it began to wait."""
+    board = boards()
+    holds = await holding(board)
+    lock(other, SHARD)
+    other.execute("UPDATE duly.shard SET holder = 2, term = term + 1, number = 0 WHERE shard = %s", [SHARD])
+    fence = {holds[SHARD]: 1, holds[OTHER_SHARD]: 1}
+    write = asyncio.create_task(board.write(1, fence, rows=[BEGUN]))
+    await asyncio.to_thread(waiting, postgres, postgres_database)
+    other.commit()
+    with pytest.raises(ShardsLostError) as refused:
+        await write
+    assert refused.value.shards == {SHARD}
+    await board.write(1, {holds[OTHER_SHARD]: 1}, rows=[])
+
+
+async def test_beat_first_saves_the_lease(
+    boards: Boards,
+    other: "psycopg.Connection[tuple[object, ...]]",
+    postgres: PostgresServer,
+    postgres_database: str,
+) -> None:
+    """A take that meets a renewal under way waits for it, and then takes nothing."""
+    first, second = boards(), boards()
+    await holding(first)
+    await expired(first, 1)
+    await second.open("id")
+    await second.join(2, "host", ttl_us=TTL_US)
+    other.execute("UPDATE duly.member SET lease_us = duly.now_us() + 60000000 WHERE member = 1")
+    take = asyncio.create_task(second.take(2, range(SHARDS)))
+    await asyncio.to_thread(waiting, postgres, postgres_database)
+    other.commit()
+    assert list((await take).holds) == []
+
+
+async def test_newcomer_keeps_what_it_took(
+    boards: Boards,
+    other: "psycopg.Connection[tuple[object, ...]]",
+    postgres: PostgresServer,
+    postgres_database: str,
+) -> None:
+    """A take that waits while a shard goes to a member that has just joined does not take it for dead."""
+    board = boards()
+    await board.open("id")
+    await board.join(2, "host", ttl_us=TTL_US)
+    lock(other, SHARD)
+    take = asyncio.create_task(board.take(2, [SHARD]))
+    await asyncio.to_thread(waiting, postgres, postgres_database)
+    other.execute(
+        "INSERT INTO duly.member SELECT 3, 'new', 0, n, n, n + 60000000, 0, false FROM duly.now_us() AS n"
+    )
+    other.execute("UPDATE duly.shard SET holder = 3, term = term + 1 WHERE shard = %s", [SHARD])
+    other.commit()
+    assert list((await take).holds) == []
+    assert (await board.view()).places[SHARD].holder == 3
+
+
+async def test_beat_behind_a_take_sees_it(
+    boards: Boards,
+    other: "psycopg.Connection[tuple[object, ...]]",
+    postgres: PostgresServer,
+    postgres_database: str,
+) -> None:
+    """A renewal that waits for a take under way shows the shards as lost."""
+    board = boards()
+    await holding(board)
+    lock(other, SHARD)
+    other.execute("SELECT FROM duly.member WHERE member = 1 FOR SHARE")
+    beat = asyncio.create_task(board.beat(1, ttl_us=TTL_US))
+    await asyncio.to_thread(waiting, postgres, postgres_database)
+    other.execute("UPDATE duly.shard SET holder = 2, term = term + 1 WHERE shard = %s", [SHARD])
+    other.commit()
+    assert (await beat).places[SHARD].holder == 2
+
+
+async def test_list_stops_writes_but_no_beats(
+    boards: Boards, postgres: PostgresServer, postgres_database: str
+) -> None:
+    """While somebody publishes, writes wait and are refused after it, and leases are renewed all the same."""
+    first, second = boards(), boards()
+    holds = await holding(first)
+    await second.open("id")
+    await second.join(2, "host", ttl_us=TTL_US)
+    deciding, decided = threading.Event(), threading.Event()
+
+    def decide(stored: Sequence[Stored], _now_us: Instant, _id: str) -> Change:
+        assert [tuple(row.record) for row in stored] == [record_of(TASK)]
+        deciding.set()
+        assert decided.wait(20)
+        return Change((), ())
+
+    publish = asyncio.create_task(second.publish(2, "newer", decide))
+    assert await asyncio.to_thread(deciding.wait, 20)
+    write = asyncio.create_task(first.write(1, {holds[SHARD]: 1}, rows=[BEGUN]))
+    await asyncio.to_thread(waiting, postgres, postgres_database)
+    for board, member in ((first, 1), (second, 2)):
+        view = await board.beat(member, ttl_us=TTL_US)
+        assert (view.edition, view.places[SHARD].holder) == (1, 1)
+    decided.set()
+    assert (await publish).edition == 2
+    with pytest.raises(ShardsLostError):
+        await write
+
+
+async def test_list_ends_with_its_connection(
+    boards: Boards, postgres: PostgresServer, postgres_database: str
+) -> None:
+    """A list whose connection is lost while it is decided upon is not written by another connection."""
+    first, second = boards(), boards()
+    holds = await holding(first)
+    await second.open("id")
+    await second.join(2, "host", ttl_us=TTL_US)
+
+    def decide(*_: object) -> Change:
+        ended = (
+            "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE datname = %s AND state = %s"
+        )
+        assert postgres.rows(ended, postgres_database, "idle in transaction") == [(True,)]
+        return Change([Row(sample_task(2))], [1])
+
+    with pytest.raises(StoreError, match=r"is being shut down|cannot be reached"):
+        await second.publish(2, "newer", decide)
+    assert (await first.view()).edition == 1
+    await first.write(1, {holds[SHARD]: 1}, rows=[BEGUN])
+
+
+async def test_deadlock_is_tried_again(
+    boards: Boards,
+    other: "psycopg.Connection[tuple[object, ...]]",
+    postgres: PostgresServer,
+    postgres_database: str,
+) -> None:
+    """A call that the server sacrificed to end a deadlock is made again, and nobody hears of it."""
+    board = boards()
+    holds = await holding(board)
+    low, high = sorted((SHARD, OTHER_SHARD))
+    other.execute("SET deadlock_timeout = '20s'")  # it is not the other that gives way
+    lock(other, high)
+    write = asyncio.create_task(board.write(1, {holds[low]: 1, holds[high]: 1}, rows=[BEGUN]))
+    await asyncio.to_thread(waiting, postgres, postgres_database)
+    await asyncio.to_thread(lock, other, low)
+    other.commit()
+    await write
+    assert (await board.view()).places[SHARD].holder == 1
+    with pytest.raises(ShardsLostError):
+        await board.write(1, {holds[low]: 1}, rows=[])
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+async def test_isolation_of_the_server_does_not_matter(
+    boards: Boards, postgres: PostgresServer, postgres_database: str, isolation: str
+) -> None:
+    """Where transactions are stricter by default, ours are not, and members still agree."""
+    postgres.rows(f"ALTER DATABASE {postgres_database} SET default_transaction_isolation = '{isolation}'")
+    several = [boards() for _ in range(4)]
+    for member, board in enumerate(several):
+        await board.open("id")
+        await board.join(member, "host", ttl_us=TTL_US)
+    for _ in range(5):
+        taken = await asyncio.gather(*(b.take(n, range(SHARDS)) for n, b in enumerate(several)))
+        assert sum(len(one.holds) for one in taken) == SHARDS
+        await asyncio.gather(*(b.give(n, taken[n].holds) for n, b in enumerate(several)))
+
+
+async def test_defaults_of_the_server_do_not_reach_us(
+    boards: Boards, postgres: PostgresServer, postgres_database: str
+) -> None:
+    """Our transactions are durable and read committed, whatever the default; for others it stays as it is."""
+    do = partial(postgres.rows, database=postgres_database)
+    do(f"ALTER DATABASE {postgres_database} SET synchronous_commit = off")
+    do(f"ALTER DATABASE {postgres_database} SET default_transaction_isolation = 'repeatable read'")
+    board = boards()
+    await board.open("id")
+    do("CREATE TABLE public.seen (commit text, isolation text)")
+    do(
+        "CREATE OR REPLACE FUNCTION duly.now_us() RETURNS bigint LANGUAGE sql AS $$ "
+        "INSERT INTO public.seen VALUES (current_setting('synchronous_commit'), "
+        "current_setting('transaction_isolation')); SELECT 1::bigint $$"
+    )
+    await board.join(1, "host", ttl_us=TTL_US)
+    await board.beat(1, ttl_us=TTL_US)
+    await board.take(1, [0])
+    await board.publish(1, "list", lambda *_: Change((), ()))
+    assert do("SELECT DISTINCT * FROM public.seen") == [("on", "read committed")]
+    assert do("SHOW synchronous_commit") == [("off",)]
+
+
+# --- lines ---
+
+
+async def test_long_write_delays_no_beat(
+    boards: Boards,
+    other: "psycopg.Connection[tuple[object, ...]]",
+    postgres: PostgresServer,
+    postgres_database: str,
+) -> None:
+    """While a write waits leases are renewed, and it is done even when nobody waits for it any more."""
+    board = boards()
+    holds = await holding(board)
+    lock(other, SHARD)
+    write = asyncio.create_task(board.write(1, {holds[SHARD]: 1}, rows=[BEGUN]))
+    await asyncio.to_thread(waiting, postgres, postgres_database)
+    await board.beat(1, ttl_us=TTL_US)
+    write.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await write
+    other.commit()
+    (stored,) = (await board.take(1, [SHARD])).stored
+    assert tuple(stored.record) == record_of(BEGUN.task)
+
+
+async def test_foreign_lock_is_not_waited_for_without_end(
+    boards: Boards, other: "psycopg.Connection[tuple[object, ...]]"
+) -> None:
+    """A call that another program's lock holds up gives up in time, says so, and changes nothing."""
+    board = boards(patience_s=1.0)
+    holds = await holding(board)
+    lock(other, SHARD)
+    with pytest.raises(StoreError, match="did not finish in time"):
+        await board.write(1, {holds[SHARD]: 1}, rows=[BEGUN])
+    other.rollback()
+    await board.write(1, {holds[SHARD]: 1}, rows=[BEGUN])
+
+
+async def test_paused_publisher_is_not_waited_for_without_end(
+    boards: Boards, postgres: PostgresServer, postgres_database: str
+) -> None:
+    """The server ends the transaction of one who stands still in the middle of a list: others go on."""
+    first, second = boards(), boards(patience_s=0.2)
+    holds = await holding(first)
+    await first.join(2, "host", ttl_us=TTL_US)
+    await second.open("id")
+    resumed = threading.Event()
+
+    def stand_still(*_: object) -> Change:
+        assert resumed.wait(30)
+        return Change((), [TASK.id])
+
+    publishing = asyncio.create_task(second.publish(2, "other", stand_still))
+    idle = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND state = 'idle in transaction'"
+    await asyncio.to_thread(until, lambda: postgres.value(idle, postgres_database) == 1, "it stands still")
+    await first.write(1, {holds[SHARD]: 1}, rows=[BEGUN])
+    assert not publishing.done()
+    resumed.set()
+    with pytest.raises(StoreError, match="stood still for too long"):
+        await publishing
+    assert (await first.view()).edition == 1
+    (stored,) = (await first.take(1, [SHARD])).stored
+    assert tuple(stored.record) == record_of(BEGUN.task)
+    assert (await second.publish(2, "other", lambda *_: Change((), ()))).is_new
+
+
+async def test_silent_server_is_given_up(
+    boards: Boards, postgres: PostgresServer, postgres_database: str
+) -> None:
+    """When nothing comes back any more every call ends in time, and goes on when the cable is mended."""
+    with proxied(postgres, postgres_database) as (proxy, address):
+        board = boards(address, patience_s=1.0)
+        holds = await holding(board)
+        await board.beat(1, ttl_us=TTL_US)
+        proxy.swallow()
+        async with asyncio.timeout(30):
+            for _ in range(2):  # on the old connections, and when connecting
+                answers = await asyncio.gather(
+                    board.beat(1, ttl_us=TTL_US),
+                    board.write(1, {holds[SHARD]: 1}, rows=[BEGUN]),
+                    return_exceptions=True,
+                )
+                assert [type(answer) for answer in answers] == [StoreError] * 2
+        proxy.heal()
+        assert (await board.beat(1, ttl_us=TTL_US)).places[SHARD].holder == 1
+        await board.write(1, {holds[SHARD]: 2}, rows=[BEGUN])
+
+
+async def test_lost_answer_leaves_the_outcome_open(
+    boards: Boards, postgres: PostgresServer, postgres_database: str
+) -> None:
+    """A write whose answer is lost raises and is done; its repetition with the same number is refused."""
+    with proxied(postgres, postgres_database) as (proxy, address):
+        board = boards(address, patience_s=1.0)
+        holds = await holding(board)
+        proxy.swallow_answers()
+        with pytest.raises(StoreError, match="has not answered for 1 s"):
+            await board.write(1, {holds[SHARD]: 1}, rows=[BEGUN])
+        proxy.wait_until_held()
+        proxy.heal()
+        with pytest.raises(ShardsLostError):
+            await board.write(1, {holds[SHARD]: 1}, rows=[Row(TASK)])
+        (stored,) = (await board.take(1, [SHARD])).stored
+        assert tuple(stored.record) == record_of(BEGUN.task)
+
+
+async def test_cut_line_is_made_anew(
+    boards: Boards, postgres: PostgresServer, postgres_database: str
+) -> None:
+    """After a line was cut calls fail, and the first call after it is mended works."""
+    with proxied(postgres, postgres_database) as (proxy, address):
+        board = boards(address)
+        await holding(board)
+        proxy.cut()
+        for _ in range(2):
+            with pytest.raises(StoreError, match="cannot be reached"):
+                await board.beat(1, ttl_us=TTL_US)
+        proxy.heal()
+        assert (await board.beat(1, ttl_us=TTL_US)).places[SHARD].holder == 1
+
+
+async def test_ended_connections_are_noticed_before_they_are_used(
+    boards: Boards, postgres: PostgresServer, postgres_database: str
+) -> None:
+    """Connections that the server ended while they were idle cost no call."""
+    board = boards()
+    holds = await holding(board)
+    await board.beat(1, ttl_us=TTL_US)
+    gone = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND application_name = 'duly'"
+    assert len(postgres.rows(gone, postgres_database)) == 2
+    postgres.rows(f"SELECT pg_terminate_backend(pid, 20000) FROM ({gone}) AS ours", postgres_database)
+    await board.beat(1, ttl_us=TTL_US)
+    await board.write(1, {holds[SHARD]: 1}, rows=[BEGUN])
+
+
+async def test_restarted_server_is_found_again(own_postgres: PostgresServer) -> None:
+    """While the server is down calls fail with a sentence; when it is back they work, and nothing is lost."""
+    board = PostgresBoard(own_postgres.url())
+    await holding(board)
+    own_postgres.stop()
+    with pytest.raises(StoreError, match="cannot be reached"):
+        await board.beat(1, ttl_us=TTL_US)
+    own_postgres.start()
+    assert (await board.beat(1, ttl_us=TTL_US)).places[SHARD].holder == 1
+    own_postgres.kill()
+    with pytest.raises(StoreError):
+        await board.view()
+    own_postgres.start()
+    assert (await board.view()).places[SHARD].holder == 1
+    await board.close()
+
+
+async def test_cancelled_opening_leaves_it_closed(
+    boards: Boards,
+    other: "psycopg.Connection[tuple[object, ...]]",
+    postgres: PostgresServer,
+    postgres_database: str,
+) -> None:
+    """An opening that was cancelled leaves no connection, and the board can be opened again."""
+    board = boards()
+    await holding(board)
+    await board.close()
+    other.execute("LOCK TABLE duly.meta IN ACCESS EXCLUSIVE MODE")
+    opening = asyncio.create_task(board.open("id"))
+    await asyncio.to_thread(waiting, postgres, postgres_database)
+    opening.cancel()
+    asyncio.get_running_loop().call_soon(other.rollback)
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    with pytest.raises(StoreError, match="is not open"):
+        await board.view()
+    assert await board.open("id") == "id"
+
+
+def test_columns_are_those_of_records() -> None:
+    """Every column of a record is stored, read and written, and in the order that records have."""
+    scripts = Scripts("duly")
+    for script in (scripts.of("load"), scripts.of("take"), scripts.put):
+        words = script.replace("task.name", "name").replace("\n", " ").split()
+        assert ", ".join(COLUMNS) in " ".join(words)
+    for column in COLUMNS[4:-1]:
+        assert f"{column} = new.{column}" in " ".join(scripts.of("write").split())
+        assert f"{column} = excluded.{column}" in scripts.put

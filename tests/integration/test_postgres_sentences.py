@@ -1,0 +1,252 @@
+"""What a board in PostgreSQL says when it cannot: one sentence, what to do, and never a password."""
+
+import asyncio
+import traceback
+
+import psycopg
+import pytest
+
+from duly.errors import StoreError
+from duly.instant import SECOND_US
+from duly.store.postgres import PostgresBoard
+from duly.store.postgres.reasons import reason_of
+from tests.postgres import PASSWORD, PostgresServer
+from tests.proxy import free_port, through
+
+SECRET = "hunter2-s3cret"
+
+
+async def refused(url: str) -> StoreError:
+    """The error with which opening a board at *url* fails. No word of it is secret."""
+    with pytest.raises(StoreError) as told:
+        board = PostgresBoard(url)
+        await board.open("id")
+    error = told.value
+    everything = "".join(traceback.format_exception(error)) + repr(error) + repr(error.details)
+    assert SECRET not in everything
+    assert PASSWORD not in everything
+    return error
+
+
+def as_role(url: str, role: str, password: str = SECRET) -> str:
+    """The same database for another role."""
+    _, _, place = url.rpartition("@")
+    return f"postgresql://{role}:{password}@{place}"
+
+
+@pytest.fixture
+def role(postgres: PostgresServer, postgres_database: str) -> str:
+    """A role that may log in, and nothing more."""
+    name = f"role_of_{postgres_database}"
+    postgres.rows(f"CREATE ROLE {name} LOGIN PASSWORD '{SECRET}'")
+    return name
+
+
+async def test_unreachable(postgres_url: str) -> None:
+    """Nobody listens."""
+    error = await refused(through(postgres_url, free_port()))
+    assert "cannot be reached (" in error.message
+    assert "refused" in error.message
+    assert error.details["store"].startswith("postgresql://postgres@127.0.0.1:")
+    assert isinstance(error.__cause__, psycopg.OperationalError)
+
+
+async def test_unknown_host() -> None:
+    """The name of the host means nothing."""
+    error = await refused(f"postgresql://me:{SECRET}@no-such-host.invalid/x")
+    assert "cannot be reached (" in error.message
+    assert "no-such-host.invalid" in error.message
+
+
+async def test_wrong_password(postgres_url: str) -> None:
+    """The password is wrong; it is not repeated."""
+    error = await refused(as_role(postgres_url, "postgres"))
+    assert "refuses the password" in error.message
+
+
+async def test_no_password(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password is wanted and none is there."""
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    _, _, place = postgres_url.rpartition("@")
+    error = await refused(f"postgresql://postgres@{place}")
+    assert "asks for a password" in error.message
+
+
+async def test_unknown_database(postgres_url: str) -> None:
+    """There is no such database."""
+    error = await refused(postgres_url + "_or_not")
+    assert "has no such database" in error.message
+
+
+async def test_no_right_to_make_a_schema(postgres_url: str, role: str) -> None:
+    """The role may not make the schema: the right that is missing is named."""
+    error = await refused(as_role(postgres_url, role))
+    assert "lacks a right (permission denied for database" in error.message
+
+
+async def test_no_right_to_the_schema(postgres_url: str, role: str) -> None:
+    """The board is there, and the role may not look into its schema."""
+    board = PostgresBoard(postgres_url)
+    await board.open("id")
+    await board.close()
+    error = await refused(as_role(postgres_url, role))
+    assert "lacks a right (permission denied for schema duly)" in error.message
+
+
+async def test_no_right_to_a_table(
+    postgres: PostgresServer, postgres_database: str, postgres_url: str, role: str
+) -> None:
+    """The role lacks some rights: opening says which, before anything fails half-way."""
+    board = PostgresBoard(postgres_url)
+    await board.open("id")
+    await board.close()
+    for statement in (
+        f"GRANT USAGE ON SCHEMA duly TO {role}",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA duly TO {role}",
+        f"REVOKE INSERT, DELETE ON duly.task FROM {role}",
+    ):
+        postgres.rows(statement, database=postgres_database)
+    error = await refused(as_role(postgres_url, role))
+    assert f"the role '{role}' needs INSERT on table duly.task, DELETE on table duly.task" in error.message
+    postgres.rows(f"GRANT INSERT, DELETE ON duly.task TO {role}", database=postgres_database)
+    board = PostgresBoard(as_role(postgres_url, role))
+    assert await board.open("other") == "id"
+    await board.join(1, "host", ttl_us=SECOND_US)
+    await board.close()
+
+
+async def test_prepared_schema_is_enough(
+    postgres: PostgresServer, postgres_database: str, postgres_url: str, role: str
+) -> None:
+    """A role that may make no schema can use an empty one that was made for it."""
+    postgres.rows(f"CREATE SCHEMA duly AUTHORIZATION {role}", database=postgres_database)
+    board = PostgresBoard(as_role(postgres_url, role))
+    assert await board.open("id") == "id"
+    await board.close()
+
+
+async def test_newer_format(postgres: PostgresServer, postgres_database: str, postgres_url: str) -> None:
+    """Tables of a newer duly are left alone."""
+    board = PostgresBoard(postgres_url)
+    await board.open("id")
+    await board.close()
+    postgres.rows("UPDATE duly.meta SET duly_format = 99", database=postgres_database)
+    error = await refused(postgres_url)
+    assert "has format 99, written by a newer duly" in error.message
+
+
+async def test_foreign_schema(postgres: PostgresServer, postgres_database: str, postgres_url: str) -> None:
+    """A schema of that name with tables of another program is left alone; another schema can be chosen."""
+    postgres.rows("CREATE SCHEMA duly", database=postgres_database)
+    postgres.rows("CREATE TABLE duly.meta (theirs text)", database=postgres_database)
+    error = await refused(postgres_url)
+    assert "has a schema 'duly' that is not ours; choose another database or schema" in error.message
+    tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'duly'"
+    assert postgres.value(tables, database=postgres_database) == 1
+    board = PostgresBoard(postgres_url, schema='Odd "name" 100% {schema}')
+    assert await board.open("id") == "id"
+    await board.join(1, "host", ttl_us=SECOND_US)
+    assert len((await board.beat(1, ttl_us=SECOND_US)).seats) == 1
+    await board.close()
+
+
+async def test_dropped_tables(postgres: PostgresServer, postgres_database: str, postgres_url: str) -> None:
+    """Tables that vanish under a board are missed by name."""
+    board = PostgresBoard(postgres_url)
+    await board.open("id")
+    postgres.rows("DROP SCHEMA duly CASCADE", database=postgres_database)
+    with pytest.raises(StoreError, match="has lost our tables"):
+        await board.view()
+    await board.close()
+
+
+async def test_standby(own_postgres: PostgresServer) -> None:
+    """A standby is told from a primary, by the connection or by asking it."""
+    error = await refused(own_postgres.standby().url())
+    assert "is read-only: a standby" in error.message
+    error = await refused(own_postgres.standby().url() + "?target_session_attrs=any")
+    assert "is in recovery: a standby" in error.message
+
+
+async def test_read_only_database(
+    postgres: PostgresServer, postgres_database: str, postgres_url: str
+) -> None:
+    """A database that is made read-only under a board says so."""
+    board = PostgresBoard(postgres_url + "?target_session_attrs=any")
+    await board.open("id")
+    await board.join(1, "host", ttl_us=SECOND_US)
+    postgres.rows(f"ALTER DATABASE {postgres_database} SET default_transaction_read_only = on")
+    with pytest.raises(StoreError, match="is read-only"):
+        await board.beat(1, ttl_us=SECOND_US)
+    await board.close()
+
+
+async def test_too_many_connections(
+    postgres: PostgresServer, postgres_database: str, postgres_url: str, role: str
+) -> None:
+    """There is no connection left for us."""
+    postgres.rows(f"ALTER ROLE {role} CONNECTION LIMIT 1")
+    with psycopg.connect(as_role(postgres_url, role)):
+        error = await refused(as_role(postgres_url, role))
+    assert "has too many connections" in error.message
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("53100", "its disk is full"),
+        ("57P01", "is being shut down"),
+        ("57P03", "is starting up"),
+        ("25006", "is read-only"),
+        ("42501", "lacks a right (no way)"),
+        ("XX000", "failed: no way (XX000)"),
+    ],
+)
+def test_other_states(state: str, words: str) -> None:
+    """What is hard to bring about has its sentence too."""
+    assert words in reason_of(psycopg.errors.lookup(state)("no way"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://me:{SECRET}@host:port/db",
+        f"postgresql://me:{SECRET}@host:99999/db",
+        f"postgresql://me:a/{SECRET}@host/db",
+        f"postgresql://me:a?{SECRET}@host/db",
+        f"postgresql://me:a#{SECRET}@host/db",
+        f"postgresql://me:a@{SECRET}@host/db",
+        f"postgresql://me:{SECRET}%zz@host/db",
+        f"postgresql://me:{SECRET}%00@host/db",
+        f"postgresql://me:{SECRET}@[::1/db",
+        f"postgresql://me@host/db?password={SECRET}&passwort=x",
+        f"postgresql://me@host/db?{SECRET}",
+        f"mysql://me:{SECRET}@host/db",
+        f"host=x password={SECRET}",
+    ],
+)
+async def test_unreadable_address(url: str) -> None:
+    """An address that cannot be read, or not in one way only, is refused without repeating any of it."""
+    error = await refused(url)
+    assert error.message.startswith("Store postgresql://…: ")
+    assert error.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        (f"postgresql://me:{SECRET}@host/db", "postgresql://me@host/db"),
+        (f"postgres://me:{SECRET}@host:5433/db?sslmode=require", "postgresql://me@host:5433/db"),
+        (f"postgresql://host/db?user=me&password={SECRET}", "postgresql://me@host/db"),
+        (f"postgresql://me:{SECRET}@a:1,b:2/db", "postgresql://me@a:1,b:2/db"),
+        (f"postgresql://me:{SECRET}@a,b:2/db", "postgresql://me@a,b:2/db"),
+        (f"postgresql://me:{SECRET}@[::1]:5/d%40b", "postgresql://me@[::1]:5/d%40b"),
+        ("postgresql:///db?host=/run/pg&port=5", "postgresql:///db?host=/run/pg&port=5"),
+        (f"postgresql://m%40e:{SECRET}@h/d?sslpassword={SECRET}", "postgresql://m%40e@h/d"),
+        ("postgresql://", "postgresql:///"),
+    ],
+)
+def test_name_holds_no_secret(url: str, name: str) -> None:
+    """A board is called by its address, without password and options."""
+    assert PostgresBoard(url).name == name
+    asyncio.run(PostgresBoard(url).close())

@@ -1,0 +1,230 @@
+"""`duly store copy`: from a file to a database, with all that is remembered; and on from there."""
+
+import asyncio
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from msgspec.structs import replace
+
+from duly import Event, Scheduler
+from duly.cli import main
+from duly.core.record import record_of
+from duly.core.task import Task, cut_off, failed, started, succeeded
+from duly.store import SQLiteStore
+from duly.store.board import SHARDS
+from duly.store.postgres import PostgresBoard
+from duly.testing.conformance import NOW_US, sample_task
+from tests.postgres import PASSWORD, PostgresServer
+
+MINUTE_US = 60_000_000
+
+
+def named(number: int, name: str) -> Task:
+    """A task that has never run."""
+    return replace(sample_task(number), name=name)
+
+
+def every_state() -> list[Task]:
+    """Tasks in every state that a store can hold, with odd names."""
+    running = started(named(1, "running"), NOW_US, is_retry=False)
+    once = started(named(2, "failed"), NOW_US, is_retry=False)
+    waiting = failed(once, NOW_US + 5)
+    twice = failed(
+        started(replace(waiting, name="failed twice", id=3), NOW_US + 7, is_retry=True), NOW_US + 9
+    )
+    interrupted = cut_off(started(named(4, "interrupted"), NOW_US, is_retry=False))
+    good = succeeded(started(named(5, "succeeded"), NOW_US, is_retry=False), NOW_US + 11)
+    odd = ["", " ", "a\x00b", "Grüße, 世界 🎉", "'; DROP TABLE task; --", "x" * 100_000, "%s\\n"]
+    return [running, waiting, twice, interrupted, good, *(named(6 + n, name) for n, name in enumerate(odd))]
+
+
+def filled(path: Path, tasks: Sequence[Task], scheduler_id: str = "its-id") -> None:
+    """A store with these tasks, that nobody holds."""
+
+    async def fill() -> None:
+        store = SQLiteStore(path)
+        await store.open(scheduler_id)
+        await store.replace(put=tasks, removed=[])
+        await store.close()
+
+    asyncio.run(fill())
+
+
+def copy(source: Path, target: str, *options: str, code: int = 0) -> Result:
+    """Call the command, which ends with *code*."""
+    result = CliRunner().invoke(main, ["store", "copy", str(source), target, *options])
+    assert result.exit_code == code, result.output
+    assert PASSWORD not in result.output
+    assert "Traceback" not in result.output
+    return result
+
+
+def held(url: str) -> tuple[str, list[tuple[Any, ...]]]:
+    """The identifier of a board, and the records in it."""
+
+    async def look() -> tuple[str, list[tuple[Any, ...]]]:
+        board = PostgresBoard(url)
+        scheduler_id = await board.open("")
+        await board.join(1, "looker", ttl_us=60_000_000)
+        taken = await board.take(1, range(SHARDS))
+        await board.leave(1)
+        await board.close()
+        return scheduler_id, sorted(tuple(stored.record) for stored in taken.stored)
+
+    return asyncio.run(look())
+
+
+@contextmanager
+def unchanged(path: Path) -> Iterator[None]:
+    """Whatever happens, the tasks in the file stay as they are."""
+
+    def rows() -> list[Any]:
+        with sqlite3.connect(path) as connection:
+            connection.text_factory = bytes
+            return [
+                connection.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
+                for (table,) in connection.execute(
+                    "SELECT name FROM sqlite_master WHERE type = 'table'"
+                ).fetchall()
+                for table in [table.decode()]
+            ]
+
+    before = rows()
+    yield
+    assert rows() == before
+
+
+def test_everything_is_copied(tmp_path: Path, postgres_url: str) -> None:
+    """Every task arrives with all that is remembered of it, and the identifier; the file stays as it is."""
+    source, tasks = tmp_path / "state.db", every_state()
+    filled(source, tasks)
+    with unchanged(source):
+        said = copy(source, postgres_url).output
+    assert f"{len(tasks)} tasks copied" in said
+    assert "all the same" in said
+    assert held(postgres_url) == ("its-id", sorted(record_of(task) for task in tasks))
+
+
+def test_many_tasks(tmp_path: Path, postgres_url: str) -> None:
+    """Ten thousand tasks are no other case."""
+    tasks = [named(n, f"task {n}") for n in range(1, 10_001)]
+    filled(tmp_path / "state.db", tasks)
+    assert json.loads(copy(tmp_path / "state.db", postgres_url, "--json").output) == {"copied": 10_000}
+    assert held(postgres_url)[1] == sorted(record_of(task) for task in tasks)
+
+
+def test_empty_file(tmp_path: Path, postgres_url: str) -> None:
+    """A store without tasks is copied too."""
+    filled(tmp_path / "state.db", [])
+    assert "0 tasks copied" in copy(tmp_path / "state.db", postgres_url).output
+    assert held(postgres_url) == ("its-id", [])
+
+
+def test_full_target_is_refused(tmp_path: Path, postgres_url: str) -> None:
+    """A database that holds tasks is not touched, nor mixed with others."""
+    first, second = tmp_path / "first.db", tmp_path / "second.db"
+    filled(first, every_state())
+    filled(second, [named(1, "another")], "another-id")
+    copy(first, postgres_url)
+    before = held(postgres_url)
+    for source in (first, second):
+        assert "holds tasks already" in copy(source, postgres_url, code=1).output
+    assert held(postgres_url) == before
+
+
+def test_held_file_is_refused(tmp_path: Path, postgres_url: str, postgres: PostgresServer) -> None:
+    """While a scheduler is on the file nothing is copied, and nothing is made in the database."""
+    source = tmp_path / "state.db"
+    filled(source, every_state())
+
+    async def refused() -> str:
+        store = SQLiteStore(source)
+        await store.open("")
+        said = await asyncio.to_thread(lambda: copy(source, postgres_url, code=1).output)
+        await store.close()
+        return said
+
+    assert f"in use by another scheduler (process {os.getpid()}" in asyncio.run(refused())
+    database = postgres_url.rpartition("/")[2]
+    count = "SELECT count(*) FROM pg_namespace WHERE nspname = 'duly'"
+    assert postgres.value(count, database=database) == 0
+
+
+def test_file_of_others_is_refused(tmp_path: Path, postgres_url: str) -> None:
+    """What is no store of a scheduler is not copied."""
+    source = tmp_path / "notes.txt"
+    source.write_text("no database at all\n" * 100)
+    assert "is not a SQLite database" in copy(source, postgres_url, code=1).output
+
+
+@pytest.mark.parametrize(("column", "value"), [("retry_count", -5), ("cron", "nonsense")])
+def test_damaged_task_is_refused(tmp_path: Path, postgres_url: str, column: str, value: object) -> None:
+    """A task that cannot be read is not left behind in silence: nothing is copied."""
+    source = tmp_path / "state.db"
+    filled(source, every_state())
+    with sqlite3.connect(source) as connection:
+        connection.execute(f"UPDATE task SET {column} = ? WHERE id = 5", [value])
+    assert (column if value == -5 else str(value)) in copy(source, postgres_url, code=1).output
+
+
+def test_failure_on_the_way_leaves_nothing(
+    tmp_path: Path, postgres_url: str, postgres: PostgresServer
+) -> None:
+    """If the copy cannot be finished the database holds no task, and the next try succeeds."""
+    source, tasks = tmp_path / "state.db", every_state()
+    filled(source, [])
+    copy(source, postgres_url)
+    source.unlink()
+    filled(source, tasks)
+    database = postgres_url.rpartition("/")[2]
+    postgres.rows("ALTER TABLE duly.task ADD CONSTRAINT trap CHECK (name <> 'succeeded')", database=database)
+    copy(source, postgres_url, code=1)
+    assert held(postgres_url)[1] == []
+    postgres.rows("ALTER TABLE duly.task DROP CONSTRAINT trap", database=database)
+    copy(source, postgres_url)
+    assert held(postgres_url)[1] == sorted(record_of(task) for task in tasks)
+
+
+async def test_scheduler_goes_on(tmp_path: Path, postgres_url: str) -> None:
+    """A scheduler on the copy keeps the tasks: none is new, and none runs again."""
+    events: list[Event] = []
+    starts: list[str] = []
+    failed_once = asyncio.Event()
+
+    async def good() -> None:
+        starts.append("good")
+
+    async def bad() -> None:
+        starts.append("bad")
+        failed_once.set()
+        raise ValueError
+
+    # The minute that begins next must not come in between; "good" ran in this one and is not due before.
+    listed = [
+        ("good", "* * * * *", good, timedelta(hours=1)),
+        ("bad", "* * * * *", bad, timedelta(hours=1)),
+    ]
+    before = Scheduler(tmp_path / "state.db", timezone=UTC, listeners=[events.append])
+    await before.initialize(listed)
+    await failed_once.wait()
+    await before.stop()
+    count = len(starts)
+    await asyncio.to_thread(lambda: copy(tmp_path / "state.db", postgres_url))
+    events.clear()
+    after = Scheduler(postgres_url, timezone=UTC, listeners=[events.append])
+    await after.initialize(listed)
+    await after.stop()
+    names = [event.name for event in events]
+    assert names.count("TaskPreserved") == 2
+    assert "TaskAdded" not in names
+    again = {event.fields["cause"] for event in events if event.name == "TaskRunStarted"}
+    assert again <= {"cron"}  # a minute may have begun meanwhile
+    assert len(starts) - count == names.count("TaskRunStarted")
