@@ -24,8 +24,10 @@ from benchmarks.report import table
 
 BENCHMARKS = (
     *("cron_next", "cron_parse", "initialize", "restart"),
-    *("memory", "burst", "idle", "proof", "linear", "daemon", "dashboard"),
+    *("memory", "burst", "idle", "proof", "linear", "daemon", "dashboard", "cluster"),
 )
+_SERVERS = ("__init__.py", "postgres.py", "postgres_guard.py", "proxy.py")
+"""Of the tests: a real PostgreSQL, and what that needs."""
 _LONGEST_S = 3_600
 _BEGAN_S = time.perf_counter()
 
@@ -42,6 +44,9 @@ def _snapshot(folder: Path) -> Path:
     """A compiled copy of the code, so that one run measures one state of it, whoever edits meanwhile."""
     for part in ("src", "benchmarks"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "tests").mkdir()
+    for name in _SERVERS:
+        shutil.copy(ROOT / "tests" / name, folder / "tests" / name)
     compileall.compile_dir(folder, quiet=2)
     return folder
 

