@@ -5,7 +5,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ def unchanged(path: Path) -> Iterator[None]:
     """Whatever happens, the tasks in the file stay as they are."""
 
     def rows() -> list[Any]:
-        with sqlite3.connect(path) as connection:
+        with closing(sqlite3.connect(path)) as connection:
             connection.text_factory = bytes
             return [
                 connection.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
@@ -170,7 +170,7 @@ def test_damaged_task_is_refused(tmp_path: Path, postgres_url: str, column: str,
     """A task that cannot be read is not left behind in silence: nothing is copied."""
     source = tmp_path / "state.db"
     filled(source, every_state())
-    with sqlite3.connect(source) as connection:
+    with closing(sqlite3.connect(source, isolation_level=None)) as connection:
         connection.execute(f"UPDATE task SET {column} = ? WHERE id = 5", [value])
     assert (column if value == -5 else str(value)) in copy(source, postgres_url, code=1).output
 

@@ -191,7 +191,7 @@ def _found(command: Command, environment: Mapping[str, str]) -> str | None:
 def _unusable(error: ValueError) -> str:
     if isinstance(error, UnicodeError):
         return "it holds text that cannot be encoded for the system"
-    if "null byte" in str(error):
+    if "embedded null" in str(error):  # "byte", or from Python 3.13 on "character in path"
         return "it holds a NUL byte"
     return str(error)
 
