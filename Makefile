@@ -17,7 +17,7 @@ demo: $(READY)  ## the library: a table of tasks, live; Ctrl-C ends it, running 
 	$(BIN)/duly demo --trace demo.jsonl
 
 test: $(READY)  ## all the tests; TESTS=tests/unit for some of them
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(TESTS)
 
 test-slow: $(READY)  ## every transition of every zone, 1970-2037
 	$(BIN)/python -m pytest -n auto -m slow -o faulthandler_timeout=3600
