@@ -66,15 +66,41 @@ async def expired(board: PostgresBoard, member: int) -> None:
     await board.beat(member, ttl_us=0)
 
 
-def waiting(server: PostgresServer, database: str, number: int = 1) -> None:
-    """Wait until so many calls wait for a lock."""
-    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'"
-    until(lambda: server.value(query, database) == number, f"{number} calls wait for a lock")
+class Race:
+    """Another program's transaction that is in the way of a board, and the calls that wait behind it."""
+
+    def __init__(
+        self, connection: "psycopg.Connection[tuple[object, ...]]", server: PostgresServer, database: str
+    ) -> None:
+        self._server = server
+        self._database = database
+        self.execute = connection.execute
+        self.commit = connection.commit
+        self.rollback = connection.rollback
+
+    def lock(self, shard: int) -> None:
+        """Lock a shard until the transaction ends."""
+        self.execute("SELECT FROM duly.shard WHERE shard = %s FOR UPDATE", [shard])
+
+    async def waited_for(self, number: int = 1) -> None:
+        """Return when so many calls wait for a lock."""
+        query = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'"
+
+        def look() -> None:
+            until(
+                lambda: self._server.value(query, self._database) == number,
+                f"{number} calls wait for a lock",
+            )
+
+        await asyncio.to_thread(look)
 
 
-def lock(connection: "psycopg.Connection[tuple[object, ...]]", shard: int) -> None:
-    """Lock a shard until the transaction ends."""
-    connection.execute("SELECT FROM duly.shard WHERE shard = %s FOR UPDATE", [shard])
+@pytest.fixture
+def race(
+    other: "psycopg.Connection[tuple[object, ...]]", postgres: PostgresServer, postgres_database: str
+) -> Race:
+    """A transaction that is in the way."""
+    return Race(other, postgres, postgres_database)
 
 
 @contextmanager
@@ -97,9 +123,7 @@ async def test_members_found_the_board_together(boards: Boards) -> None:
 
 async def test_take_sees_the_last_write(
     boards: Boards,
-    other: "psycopg.Connection[tuple[object, ...]]",
-    postgres: PostgresServer,
-    postgres_database: str,
+    race: Race,
 ) -> None:
     """A take that waits for a write of the dead holder gives the rows as that write left them."""
     first, second = boards(), boards()
@@ -107,11 +131,11 @@ async def test_take_sees_the_last_write(
     await expired(first, 1)
     await second.open("id")
     await second.join(2, "host", ttl_us=TTL_US)
-    lock(other, SHARD)  # what follows is the write of member 1, under way
-    other.execute("UPDATE duly.task SET running_since_us = 5, run_by = 1")
+    race.lock(SHARD)  # what follows is the write of member 1, under way
+    race.execute("UPDATE duly.task SET running_since_us = 5, run_by = 1")
     take = asyncio.create_task(second.take(2, [SHARD]))
-    await asyncio.to_thread(waiting, postgres, postgres_database)
-    other.commit()
+    await race.waited_for()
+    race.commit()
     (stored,) = (await take).stored
     assert (stored.record[COLUMNS.index("running_since_us")], stored.run_by) == (5, 1)
     assert not stored.is_runner_alive
@@ -119,19 +143,17 @@ async def test_take_sees_the_last_write(
 
 async def test_write_is_judged_after_its_wait(
     boards: Boards,
-    other: "psycopg.Connection[tuple[object, ...]]",
-    postgres: PostgresServer,
-    postgres_database: str,
+    race: Race,
 ) -> None:
     """A write that waits while its shard is taken is refused, though it was right when it began to wait."""
     board = boards()
     holds = await holding(board)
-    lock(other, SHARD)
-    other.execute("UPDATE duly.shard SET holder = 2, term = term + 1, number = 0 WHERE shard = %s", [SHARD])
+    race.lock(SHARD)
+    race.execute("UPDATE duly.shard SET holder = 2, term = term + 1, number = 0 WHERE shard = %s", [SHARD])
     fence = {holds[SHARD]: 1, holds[OTHER_SHARD]: 1}
     write = asyncio.create_task(board.write(1, fence, rows=[BEGUN]))
-    await asyncio.to_thread(waiting, postgres, postgres_database)
-    other.commit()
+    await race.waited_for()
+    race.commit()
     with pytest.raises(ShardsLostError) as refused:
         await write
     assert refused.value.shards == {SHARD}
@@ -140,9 +162,7 @@ async def test_write_is_judged_after_its_wait(
 
 async def test_beat_first_saves_the_lease(
     boards: Boards,
-    other: "psycopg.Connection[tuple[object, ...]]",
-    postgres: PostgresServer,
-    postgres_database: str,
+    race: Race,
 ) -> None:
     """A take that meets a renewal under way waits for it, and then takes nothing."""
     first, second = boards(), boards()
@@ -150,56 +170,50 @@ async def test_beat_first_saves_the_lease(
     await expired(first, 1)
     await second.open("id")
     await second.join(2, "host", ttl_us=TTL_US)
-    other.execute("UPDATE duly.member SET lease_us = duly.now_us() + 60000000 WHERE member = 1")
+    race.execute("UPDATE duly.member SET lease_us = duly.now_us() + 60000000 WHERE member = 1")
     take = asyncio.create_task(second.take(2, range(SHARDS)))
-    await asyncio.to_thread(waiting, postgres, postgres_database)
-    other.commit()
+    await race.waited_for()
+    race.commit()
     assert list((await take).holds) == []
 
 
 async def test_newcomer_keeps_what_it_took(
     boards: Boards,
-    other: "psycopg.Connection[tuple[object, ...]]",
-    postgres: PostgresServer,
-    postgres_database: str,
+    race: Race,
 ) -> None:
     """A take that waits while a shard goes to a member that has just joined does not take it for dead."""
     board = boards()
     await board.open("id")
     await board.join(2, "host", ttl_us=TTL_US)
-    lock(other, SHARD)
+    race.lock(SHARD)
     take = asyncio.create_task(board.take(2, [SHARD]))
-    await asyncio.to_thread(waiting, postgres, postgres_database)
-    other.execute(
+    await race.waited_for()
+    race.execute(
         "INSERT INTO duly.member SELECT 3, 'new', 0, n, n, n + 60000000, 0, false FROM duly.now_us() AS n"
     )
-    other.execute("UPDATE duly.shard SET holder = 3, term = term + 1 WHERE shard = %s", [SHARD])
-    other.commit()
+    race.execute("UPDATE duly.shard SET holder = 3, term = term + 1 WHERE shard = %s", [SHARD])
+    race.commit()
     assert list((await take).holds) == []
     assert (await board.view()).places[SHARD].holder == 3
 
 
 async def test_beat_behind_a_take_sees_it(
     boards: Boards,
-    other: "psycopg.Connection[tuple[object, ...]]",
-    postgres: PostgresServer,
-    postgres_database: str,
+    race: Race,
 ) -> None:
     """A renewal that waits for a take under way shows the shards as lost."""
     board = boards()
     await holding(board)
-    lock(other, SHARD)
-    other.execute("SELECT FROM duly.member WHERE member = 1 FOR SHARE")
+    race.lock(SHARD)
+    race.execute("SELECT FROM duly.member WHERE member = 1 FOR SHARE")
     beat = asyncio.create_task(board.beat(1, ttl_us=TTL_US))
-    await asyncio.to_thread(waiting, postgres, postgres_database)
-    other.execute("UPDATE duly.shard SET holder = 2, term = term + 1 WHERE shard = %s", [SHARD])
-    other.commit()
+    await race.waited_for()
+    race.execute("UPDATE duly.shard SET holder = 2, term = term + 1 WHERE shard = %s", [SHARD])
+    race.commit()
     assert (await beat).places[SHARD].holder == 2
 
 
-async def test_list_stops_writes_but_no_beats(
-    boards: Boards, postgres: PostgresServer, postgres_database: str
-) -> None:
+async def test_list_stops_writes_but_no_beats(boards: Boards, race: Race) -> None:
     """While somebody publishes, writes wait and are refused after it, and leases are renewed all the same."""
     first, second = boards(), boards()
     holds = await holding(first)
@@ -216,7 +230,7 @@ async def test_list_stops_writes_but_no_beats(
     publish = asyncio.create_task(second.publish(2, "newer", decide))
     assert await asyncio.to_thread(deciding.wait, 20)
     write = asyncio.create_task(first.write(1, {holds[SHARD]: 1}, rows=[BEGUN]))
-    await asyncio.to_thread(waiting, postgres, postgres_database)
+    await race.waited_for()
     for board, member in ((first, 1), (second, 2)):
         view = await board.beat(member, ttl_us=TTL_US)
         assert (view.edition, view.places[SHARD].holder) == (1, 1)
@@ -250,20 +264,18 @@ async def test_list_ends_with_its_connection(
 
 async def test_deadlock_is_tried_again(
     boards: Boards,
-    other: "psycopg.Connection[tuple[object, ...]]",
-    postgres: PostgresServer,
-    postgres_database: str,
+    race: Race,
 ) -> None:
     """A call that the server sacrificed to end a deadlock is made again, and nobody hears of it."""
     board = boards()
     holds = await holding(board)
     low, high = sorted((SHARD, OTHER_SHARD))
-    other.execute("SET deadlock_timeout = '20s'")  # it is not the other that gives way
-    lock(other, high)
+    race.execute("SET deadlock_timeout = '20s'")  # it is not the other that gives way
+    race.lock(high)
     write = asyncio.create_task(board.write(1, {holds[low]: 1, holds[high]: 1}, rows=[BEGUN]))
-    await asyncio.to_thread(waiting, postgres, postgres_database)
-    await asyncio.to_thread(lock, other, low)
-    other.commit()
+    await race.waited_for()
+    await asyncio.to_thread(race.lock, low)
+    race.commit()
     await write
     assert (await board.view()).places[SHARD].holder == 1
     with pytest.raises(ShardsLostError):
@@ -314,35 +326,31 @@ async def test_defaults_of_the_server_do_not_reach_us(
 
 async def test_long_write_delays_no_beat(
     boards: Boards,
-    other: "psycopg.Connection[tuple[object, ...]]",
-    postgres: PostgresServer,
-    postgres_database: str,
+    race: Race,
 ) -> None:
     """While a write waits leases are renewed, and it is done even when nobody waits for it any more."""
     board = boards()
     holds = await holding(board)
-    lock(other, SHARD)
+    race.lock(SHARD)
     write = asyncio.create_task(board.write(1, {holds[SHARD]: 1}, rows=[BEGUN]))
-    await asyncio.to_thread(waiting, postgres, postgres_database)
+    await race.waited_for()
     await board.beat(1, ttl_us=TTL_US)
     write.cancel()
     with pytest.raises(asyncio.CancelledError):
         await write
-    other.commit()
+    race.commit()
     (stored,) = (await board.take(1, [SHARD])).stored
     assert tuple(stored.record) == record_of(BEGUN.task)
 
 
-async def test_foreign_lock_is_not_waited_for_without_end(
-    boards: Boards, other: "psycopg.Connection[tuple[object, ...]]"
-) -> None:
+async def test_foreign_lock_is_not_waited_for_without_end(boards: Boards, race: Race) -> None:
     """A call that another program's lock holds up gives up in time, says so, and changes nothing."""
     board = boards(patience_s=1.0)
     holds = await holding(board)
-    lock(other, SHARD)
+    race.lock(SHARD)
     with pytest.raises(StoreError, match="did not finish in time"):
         await board.write(1, {holds[SHARD]: 1}, rows=[BEGUN])
-    other.rollback()
+    race.rollback()
     await board.write(1, {holds[SHARD]: 1}, rows=[BEGUN])
 
 
@@ -462,19 +470,17 @@ async def test_restarted_server_is_found_again(own_postgres: PostgresServer) -> 
 
 async def test_cancelled_opening_leaves_it_closed(
     boards: Boards,
-    other: "psycopg.Connection[tuple[object, ...]]",
-    postgres: PostgresServer,
-    postgres_database: str,
+    race: Race,
 ) -> None:
     """An opening that was cancelled leaves no connection, and the board can be opened again."""
     board = boards()
     await holding(board)
     await board.close()
-    other.execute("LOCK TABLE duly.meta IN ACCESS EXCLUSIVE MODE")
+    race.execute("LOCK TABLE duly.meta IN ACCESS EXCLUSIVE MODE")
     opening = asyncio.create_task(board.open("id"))
-    await asyncio.to_thread(waiting, postgres, postgres_database)
+    await race.waited_for()
     opening.cancel()
-    asyncio.get_running_loop().call_soon(other.rollback)
+    asyncio.get_running_loop().call_soon(race.rollback)
     with pytest.raises(asyncio.CancelledError):
         await opening
     with pytest.raises(StoreError, match="is not open"):

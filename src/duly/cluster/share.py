@@ -6,7 +6,7 @@ dismissed with those that are lost (their runs are cut off) or given away (their
 ends are noted for a report).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from duly.cluster.finding import Found, Knowledge, change_by, ended, found, up_to
@@ -25,7 +25,7 @@ from duly.errors import TaskTryDeserializeError
 from duly.events import Announcer, described
 from duly.instant import Instant
 from duly.marks import mark
-from duly.store.board import AwayEnd, Change, Stored, Taken, View, shard_of
+from duly.store.board import AwayEnd, Change, Reported, Stored, Taken, View, shard_of
 
 _NAME = COLUMNS.index("name")
 
@@ -55,8 +55,7 @@ class Share:
     def heed(self, view: View) -> bool:
         """Account for what others did; whether runs had to be cut off for it. Hold `writing`."""
         is_cut = self._note_gone(view)
-        for report in view.reported:
-            self._note_end(report.run_by, report.end)
+        self._note_ends(view.reported)
         alive = {seat.member for seat in view.seats if seat.is_alive}
         for name, (runner, _) in list(self._holdings.away.items()):
             if runner not in alive:
@@ -88,14 +87,11 @@ class Share:
         self._poller.hasten()
         return is_cut
 
-    def _note_end(self, runner: int, end: AwayEnd) -> None:
-        for name, (known_runner, run) in list(self._holdings.away.items()):
-            entry = self._book.entries.get(name)
-            if (
-                entry is not None
-                and known_runner == runner
-                and (entry.task.id, run.started_us) == (end.task_id, end.started_us)
-            ):
+    def _note_ends(self, reported: Sequence[Reported]) -> None:
+        ends = {(report.run_by, report.end.task_id, report.end.started_us): report.end for report in reported}
+        for name, (runner, run) in list(self._holdings.away.items()) if ends else ():
+            entry = self._book.entries[name]
+            if (end := ends.get((runner, entry.task.id, run.started_us))) is not None:
                 mark("away run ended")
                 del self._holdings.away[name]
                 after = ended(entry.task, run.started_us, end.ended_us, is_failed=end.is_failed)
@@ -169,25 +165,26 @@ class Share:
         self.note_running()
         for hold in taken.holds:
             self._holdings.terms[hold.shard] = hold.term
-        for stored in taken.stored:
-            self._admit(stored)
+        came = {stored.record[_NAME] for stored in taken.stored if self._admit(stored)}
+        self.known.ends = {key: end for key, end in self.known.ends.items() if key[0] not in came}
         for origin in (None, "lost"):
             holds = [list(hold) for hold in taken.holds if (hold.shard in lost) == (origin == "lost")]
             if holds:
                 self._announce("ShardsTaken", shards=holds, edition=self.edition, **{"from": origin})
 
-    def _admit(self, stored: Stored) -> None:
+    def _admit(self, stored: Stored) -> bool:
+        """Take in one task, unless it is not ours to run."""
         try:
             task = task_from(stored.record, self.schedules.of)
         except TaskTryDeserializeError as error:
             mark("unreadable row left alone")
             self._announce("StoreFault", error=described(error))
-            return
+            return False
         callback = self.listing.callback_for(task)
         if callback is None:
             mark("superseded task left alone")
             self._announce("TaskSkipped", taskName=task.name, reason="a newer list changed or removed it")
-            return
+            return False
         find = found(stored, task, self._holdings.member, self.known)
         now = up_to(find.task, self._poller.now_us())
         entry = self._book.admit(now, callback, self._run_of(find, callback))
@@ -196,8 +193,8 @@ class Share:
             self._superseded[task.name] = entry.run.started_us
         if now is not task:
             self._book.change(entry, now)
-        self.known.ends = {key: end for key, end in self.known.ends.items() if key[0] != task.name}
         self.known.remembered.pop(task.name, None)
+        return True
 
     def _run_of(self, find: Found, callback: Callback) -> Run[Task] | None:
         """The run under way: None if there is none, or if it is among those that departed from here."""

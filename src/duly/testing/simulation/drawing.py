@@ -7,12 +7,13 @@ that is when a scheduler does something.
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from duly.instant import MINUTE_US, SECOND_US, Instant, instant_of
 from duly.testing.simulation.disk import Cut, DiskFault
+from duly.testing.simulation.families import Families
 from duly.testing.simulation.plan import (
     Action,
     Behaviour,
@@ -39,7 +40,7 @@ DAY_US = 24 * HOUR_US
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
+class Faults(Families):
     """Which families of troubles there are; all by default."""
 
     crash: bool = True
@@ -58,21 +59,6 @@ class Faults:
     """Callbacks raise anything, hang, last long, call `stop` and `initialize`. A user's own do not."""
     damage: bool = True
     """Somebody edits rows of the database between two runs of the program."""
-
-    @classmethod
-    def only(cls, *families: str) -> "Faults":
-        """These families and no others."""
-        known = [field.name for field in fields(cls)]
-        if unknown := set(families) - set(known):
-            raise ValueError(
-                f"no such family of faults: {', '.join(sorted(unknown))}; there are {', '.join(known)}"
-            )
-        return cls(**{name: name in families for name in known})
-
-    @property
-    def families(self) -> list[str]:
-        """The names of the families that are on."""
-        return [field.name for field in fields(self) if getattr(self, field.name)]
 
 
 NO_FAULTS = Faults.only()

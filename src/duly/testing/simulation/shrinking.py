@@ -4,8 +4,9 @@ A plan is a list of things that will happen, so shrinking is leaving out: action
 knobs, time. Greedy and bounded; what counts as failing is the caller's to say.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 from duly.instant import MINUTE_US, SECOND_US
 from duly.testing.simulation.disk import Cut
@@ -14,10 +15,20 @@ from duly.testing.simulation.plan import Action, Behaviour, Crash, Initialize, I
 MOST_TRIES = 400
 
 
+P = TypeVar("P")
+
+
 def shrunk(plan: Plan, fails: Callable[[Plan], bool], *, tries: int = MOST_TRIES) -> Plan:
     """The shortest plan found that still *fails*; *plan* itself is one that does."""
+    return shortest(plan, fails, _shorter, tries=tries)
+
+
+def shortest(
+    plan: P, fails: Callable[[P], bool], shorter_than: Callable[[P], Iterable[P]], *, tries: int = MOST_TRIES
+) -> P:
+    """The same for any kind of plan, told how to make one a little shorter."""
     while tries > 0:
-        for shorter in _shorter(plan):
+        for shorter in shorter_than(plan):
             tries -= 1
             if fails(shorter):
                 plan = shorter

@@ -6,7 +6,7 @@ Lives are short and dense: the interesting distances are those of a lease, of wh
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from duly.instant import MINUTE_US, SECOND_US, instant_of
@@ -27,6 +27,7 @@ from duly.testing.simulation.cluster.plan import (
     Slow,
     Step,
 )
+from duly.testing.simulation.families import Families
 from duly.testing.simulation.plan import Behaviour, How, Item, Items
 
 HOUR_US = 60 * MINUTE_US
@@ -39,7 +40,7 @@ _CRONS = ("* * * * *", "* * * * *", f"{_SOME_MINUTES} * * * *", "1,3,4,8,9,59 * 
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterFaults:
+class ClusterFaults(Families):
     """Which families of troubles there are; all by default."""
 
     crash: bool = True
@@ -58,21 +59,6 @@ class ClusterFaults:
     """Wall clocks are hours off and are set; steady clocks drift."""
     callback: bool = True
     """Callbacks raise, hang, last long."""
-
-    @classmethod
-    def only(cls, *families: str) -> "ClusterFaults":
-        """These families and no others."""
-        known = [field.name for field in fields(cls)]
-        if unknown := set(families) - set(known):
-            raise ValueError(
-                f"no such family of faults: {', '.join(sorted(unknown))}; there are {', '.join(known)}"
-            )
-        return cls(**{name: name in families for name in known})
-
-    @property
-    def families(self) -> list[str]:
-        """The names of the families that are on."""
-        return [field.name for field in fields(self) if getattr(self, field.name)]
 
 
 class _Draw:
@@ -132,9 +118,7 @@ def cluster_drawn(seed: int, members: int = 3, faults: ClusterFaults | None = No
         if family in _FAMILIES:
             actions += _FAMILIES[family](_Draw(seed, family, plan))
     ordered = tuple(sorted(actions, key=lambda action: action.at_us))
-    return ClusterPlan(
-        **{**{each.name: getattr(plan, each.name) for each in fields(plan)}, "actions": ordered}
-    )
+    return replace(plan, actions=ordered)
 
 
 def _lists(rng: random.Random) -> tuple[Items, ...]:

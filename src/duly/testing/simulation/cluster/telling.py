@@ -9,8 +9,7 @@ from dataclasses import fields, replace
 from duly.instant import MINUTE_US, SECOND_US
 from duly.testing.simulation.cluster.plan import Action, ClusterPlan, Host
 from duly.testing.simulation.plan import Behaviour
-
-MOST_TRIES = 300
+from duly.testing.simulation.shrinking import MOST_TRIES, shortest
 
 
 def cluster_story(plan: ClusterPlan) -> str:
@@ -55,17 +54,7 @@ def cluster_shrunk(
     plan: ClusterPlan, fails: Callable[[ClusterPlan], bool], *, tries: int = MOST_TRIES
 ) -> ClusterPlan:
     """The shortest plan found that still *fails*; *plan* itself is one that does."""
-    while tries > 0:
-        for shorter in _shorter(plan):
-            tries -= 1
-            if fails(shorter):
-                plan = shorter
-                break
-            if tries <= 0:
-                return plan
-        else:
-            return plan
-    return plan
+    return shortest(plan, fails, _shorter, tries=tries)
 
 
 def _shorter(plan: ClusterPlan) -> Iterator[ClusterPlan]:
