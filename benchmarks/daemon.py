@@ -19,7 +19,7 @@ _NOT_RUN: dict[str, float | None] = {
 }
 _CPU_PERCENT = 0.1
 _WAKEUPS_PER_MIN = 2
-"""One look at the wall clock for steps, and one slice of the sleep until the next due; see the README."""
+"""One at the beginning of each minute, and one more if not everybody looks in the same millisecond."""
 _RESIDENT_MB = 60
 _BURST_S = 10
 _ANSWER_MS = 300

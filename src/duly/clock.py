@@ -73,7 +73,7 @@ class HostClock:
         # clock was set, and over days the two drift apart. Whoever else looks at the clock does so then too,
         # so that the host is woken once.
         while (left_s := (moment - (now := self.now())).total_seconds()) > 0:
-            slice_s = min(left_s, _until_minute_s(instant_of(now)))
+            slice_s = min(left_s, until_minute_s(instant_of(now)))
             await asyncio.sleep(slice_s)  # noqa: TID251 (this is the clock)
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
@@ -102,7 +102,7 @@ class _Watch:
         self._handle.cancel()
 
     def _again(self) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(_until_minute_s(self._wall_us), self._look)
+        return asyncio.get_running_loop().call_later(until_minute_s(self._wall_us), self._look)
 
     def _look(self) -> None:
         self._clock.now()
@@ -174,5 +174,6 @@ def watchable(clock: Clock | None) -> Watchable:
     return clock if isinstance(clock, Watchable) else WatchedClock(clock)
 
 
-def _until_minute_s(now_us: Instant) -> float:
+def until_minute_s(now_us: Instant) -> float:
+    """How long it is until the next minute begins, which is when everybody looks at the clock."""
     return (MINUTE_US - now_us % MINUTE_US) / SECOND_US

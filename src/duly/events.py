@@ -68,6 +68,7 @@ LEVELS: Mapping[str, int] = {
     "TimersDisabled": logging.INFO,
     "TimerAdded": logging.INFO,
     "TimerOverridden": logging.INFO,
+    "TimerRecalled": logging.INFO,
     "TimerRemoved": logging.INFO,
     "TimerFired": logging.INFO,
     "TimerMissed": logging.WARNING,

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import re
 import socket
 import subprocess
@@ -163,3 +164,17 @@ def test_without_the_packages(tmp_path: Path) -> None:
     lines = [line for line in answer.stderr.splitlines() if "pip install" in line]
     assert lines == ["duly: there is no dashboard; for one: pip install 'duly[web]'"]
     assert "Traceback" not in answer.stderr
+
+
+def test_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
+    """Every page and the API can be sent where neither the file nor its directory has a name that is text."""
+    path = tmp_path / os.fsdecode(b"caf\xe9")
+    path.mkdir()
+    home = home_of(path, WEB)
+    home.config = home.config.rename(path / os.fsdecode(b"\xe9.toml"))
+    with home.running() as daemon:
+        port = port_of(daemon)
+        pages = ("/", "/services", "/services/web", "/runs", "/invalid", "/api/v1/status")
+        assert [ask(port, "GET", page)[0] for page in pages] == [200] * len(pages)
+        assert told(port, "status")["config"].endswith("caf\\udce9/\\udce9.toml")
+        daemon.ended()

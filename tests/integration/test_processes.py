@@ -20,7 +20,7 @@ from duly.supervisor.children import heed_ignored_signals
 from duly.supervisor.leftovers import end_leftovers, is_alive, leftovers
 from duly.supervisor.output import Tail
 from duly.supervisor.process import Command, HostProcesses, Identity, Process, Processes, SpawnError, stopped
-from duly.supervisor.procfs import stats
+from duly.supervisor.procfs import identity_of, stats
 from duly.testing import VirtualClock
 from duly.testing.processes import FakeProcesses
 from duly.threads import outstanding
@@ -274,6 +274,7 @@ async def test_environment_is_ours_and_the_declared() -> None:
         "KEPT": "1",
         "CHANGED": "1",
         "DULY_RUN_ID": "outer:1",
+        "DULY_DAEMON": "outer",
         "NOTIFY_SOCKET": "/run/x",
         "LISTEN_FDS": "1",
         "LISTEN_PID": "1",
@@ -287,7 +288,8 @@ async def test_environment_is_ours_and_the_declared() -> None:
     added = "ADDED=a=b\nc\n"
     assert added in text
     lines = {line for line in text.replace(added, "").splitlines() if not line.startswith("PATH=")}
-    assert lines == {"KEPT=1", "CHANGED=2", "DULY_RUN_ID=s:1"}
+    daemon = f"DULY_DAEMON={os.getpid()}:{identity_of(os.getpid()).started}"
+    assert lines == {"KEPT=1", "CHANGED=2", "DULY_RUN_ID=s:1", daemon}
 
 
 async def test_child_leads_its_own_session_and_reads_nothing(tmp_path: Path) -> None:

@@ -15,7 +15,14 @@ import pytest
 
 from duly.daemon.client import Client
 from duly.daemon.operations import OPERATIONS
-from duly.daemon.protocol import LONGEST_REQUEST, OperationError, PathTooLongError, UnreachableError
+from duly.daemon.protocol import (
+    LONGEST_REQUEST,
+    OperationError,
+    PathTooLongError,
+    UnreachableError,
+    answer_from,
+    error_line,
+)
 from duly.daemon.server import Server, SocketError, _peer
 from duly.store.history import RunRow
 from duly.supervisor.output import Tail
@@ -465,3 +472,62 @@ def test_peer(monkeypatch: pytest.MonkeyPatch, uid: int, who: str | None) -> Non
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
     writer: Any = Writer()
     assert _peer(writer) == who
+
+
+def test_a_silent_daemon_is_told_from_a_busy_one(path: Path, daemon: FakeDaemon) -> None:
+    """Whoever waits does so for as long as the daemon answers others, and no longer."""
+    hold = asyncio.Event()
+    daemon.hold = hold
+    with listening(path, daemon) as loop:
+        loop.call_soon_threadsafe(lambda: loop.call_later(0.5, hold.set))
+        assert Client(str(path), patience_s=0.1, is_waiting=True).ask("start", id="backup")["run"] == 41
+        hold.clear()
+        with pytest.raises(UnreachableError, match="says nothing") as caught:
+            Client(str(path), patience_s=0.1).ask("start", id="backup")
+        assert (caught.value.state, caught.value.is_asked) == ("silent", True)
+        loop.call_soon_threadsafe(hold.set)
+
+
+def test_nobody_waits_for_a_silent_daemon(path: Path) -> None:
+    """A daemon that answers nobody is not waited for, and what it was asked may yet be done."""
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(path))
+        deaf.listen()
+        with pytest.raises(UnreachableError, match="says nothing") as caught:
+            Client(str(path), patience_s=0.1, is_waiting=True).ask("stop", id="web")
+    assert (caught.value.state, caught.value.is_asked) == ("silent", True)
+
+
+def test_a_daemon_that_falls_silent(path: Path) -> None:
+    """A stream that began and does not go on is an error of its own, and not begun anew from the store."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        stream = Client(str(path), patience_s=0.1, is_waiting=True).stream("logs", id="web", follow=True)
+        accepted: list[socket.socket] = []
+
+        def begin() -> None:
+            accepted.append(server.accept()[0])
+            accepted[0].sendall(b'{"ok":true,"result":{"text":"a"},"more":true}\n')
+
+        thread = threading.Thread(target=begin)
+        thread.start()
+        assert next(stream) == {"text": "a"}
+        with pytest.raises(OperationError, match="answers no longer") as caught:
+            next(stream)
+        thread.join()
+        accepted[0].close()
+    assert caught.value.code == "unreachable"
+
+
+def test_what_is_no_text_is_told_all_the_same(client: Client, daemon: FakeDaemon) -> None:
+    """A path that holds bytes that are no text is escaped in whatever tells of it."""
+    daemon.faults = ("the store /caf\udce9/duly.db is full",)
+    assert client.ask("status")["health"]["reasons"][0] == "the store /caf\\udce9/duly.db is full"
+    with pytest.raises(OperationError, match=r"caf\\udce9"):
+        raise_back(OperationError("failed", "/caf\udce9 is gone", path="/caf\udce9", others=["\udce9"]))
+
+
+def raise_back(error: OperationError) -> None:
+    """An error, sent and received."""
+    answer_from(error_line(error))

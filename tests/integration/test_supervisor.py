@@ -333,6 +333,33 @@ async def test_what_a_job_leaves_in_its_group_goes_with_it() -> None:
     await world.stop()
 
 
+async def test_what_a_job_leaves_outside_its_group_outlives_it() -> None:
+    """A run's end waits for no stray; a stop by hand ends it, though the service is idle."""
+    world = world_of(kill_grace_sec=2)
+    world.processes.script("job", lasts=SECOND, leaves_stray=True)
+    await world.start(oneshot("job"))
+    await world.after(2)
+    assert world.supervisor.target_state("job") == "idle"
+    assert world.living() != []
+    await world.supervisor.stop_service("job")
+    assert world.living() == []
+    await world.stop()
+
+
+@pytest.mark.parametrize("is_hurried", [False, True])
+async def test_strays_end_with_the_supervisor(is_hurried: bool) -> None:
+    """Whatever any run left outside its group is ended by the shutdown, also if that is hurried."""
+    world = world_of(kill_grace_sec=2)
+    world.processes.script("job", lasts=SECOND, leaves_stray=True)
+    world.processes.script("web", leaves_stray=True)
+    await world.start(oneshot("job"), simple("web"))
+    await world.after(2)
+    if is_hurried:
+        world.supervisor.kill()
+    await world.stop()
+    assert world.living() == []
+
+
 async def test_hooks_hear_of_runs_and_cannot_harm_them(capsys: pytest.CaptureFixture[str]) -> None:
     """Hooks get the row at start and at end, when the service is idle again; one that raises is told."""
     world = world_of(lasts={"job": 1})

@@ -135,6 +135,45 @@ async def test_a_violation_is_no_good_health(tmp_path: Path) -> None:
     assert without.health.ok
 
 
+@pytest.mark.parametrize(
+    ("gone", "is_looking"),
+    [
+        ("", True),
+        ("on_calendar = { minute = 0 }\n", False),
+        (TEXT[TEXT.index("[[timer]]") :], False),
+    ],
+    ids=["calendar", "interval", "services"],
+)
+async def test_nobody_looks_for_what_cannot_be(tmp_path: Path, gone: str, is_looking: bool) -> None:
+    """The monitor wakes the daemon only while there is a slot that could go without an answer."""
+    world = WatchedDaemon(tmp_path, TEXT.replace(gone, "") if gone else TEXT)
+    async with world.life() as watch:
+        await world.clock.advance(timedelta(seconds=10))
+        assert watch.is_looking is is_looking
+        assert watch._daemon is not None
+        await watch._daemon.switch_gate(is_open=False)
+        assert not watch.is_looking
+    assert not watch.is_looking
+
+
+async def test_a_mended_timer_is_watched(tmp_path: Path) -> None:
+    """A timer whose invalid definition is mended by a reload is watched from then on."""
+    world = WatchedDaemon(tmp_path)
+    async with world.life():
+        pass
+    world.config.write_text(TEXT.replace('target = "job"', 'target = "nope"'))
+    async with world.life() as watch:
+        await world.clock.advance(timedelta(seconds=10))
+        world.config.write_text(TEXT)
+        assert watch._daemon is not None
+        reloading = asyncio.create_task(watch._daemon.reload())
+        while not reloading.done():
+            await world.clock.advance(timedelta(0))
+        assert watch.monitor.verdict("V1") is Verdict.INCONCLUSIVE
+        await world.watched(watch, 5)
+        assert watch.monitor.verdict("V1") is Verdict.HOLDS
+
+
 async def test_a_minute_that_comes_again_after_a_restart(tmp_path: Path) -> None:
     """A slot answered before a small step back and a restart is not fired again, and not asked for."""
     world = WatchedDaemon(tmp_path, TEXT.replace("on_unit_active_sec = 1200\n", ""))

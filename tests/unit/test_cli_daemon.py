@@ -406,8 +406,26 @@ def test_daemon_that_does_not_answer(here: Path, monkeypatch: pytest.MonkeyPatch
         deaf.bind("duly.sock")
         deaf.listen()
         result = run("services")
+        status = run("status", "--check")
     assert (result.exit_code, "web" in result.stdout) == (0, True)
-    assert "it does not answer; is it stopped or overloaded?" in result.stderr
+    assert "it says nothing; is it stopped or overloaded?" in result.stderr
+    assert (status.exit_code, "not running" in status.stdout) == (69, False)
+    assert "- the daemon says nothing; is it stopped or overloaded?" in status.stdout
+
+
+def test_daemon_of_another_user(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a daemon whose socket may not be opened nobody says that it is not running, or how to start it."""
+
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(socket.socket, "connect", refused)
+    (here / "duly.toml").write_text('[[service]]\nid = "web"\ncommand = "true"\n')
+    status, stop = run("status", "--check"), run("stop", "web")
+    assert (status.exit_code, "not running" in status.stdout) == (69, False)
+    assert "- the daemon's socket is another user's" in status.stdout
+    assert (stop.exit_code, "Start it with" in stop.stderr) == (69, False)
+    assert "run this as its owner" in stop.stderr
 
 
 def test_socket_alone(here: Path) -> None:

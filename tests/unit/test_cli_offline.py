@@ -310,10 +310,15 @@ def test_why(here: Path) -> None:
 
 
 def test_why_of_a_task_still_works(here: Path) -> None:
-    """A name that is no timer of the file is a task, as before."""
+    """A name that is no timer of the file, valid or not, is a task, if anything here knows of tasks."""
     result = run("why", "something")
-    assert result.exit_code == 2
-    assert "there is neither trace.jsonl nor state.db here" in result.stderr
+    assert (result.exit_code, "there is no timer something" in result.stderr) == (3, True)
+    (here / "state.db").write_text("")
+    result = run("why", "something")
+    assert (result.exit_code, '"something"' in result.stderr) == (2, True)
+    (here / "duly.toml").write_text('[supervisor]\ntimers = true\n[[timer]]\nid = "bad"\ntarget = "nobody"\n')
+    result = run("why", "bad")
+    assert (result.exit_code, "timer bad is invalid" in result.stderr) == (4, True)
     assert run("why", "hourly", "--store", "none.db").exit_code == 2
 
 

@@ -246,6 +246,7 @@ def python(folder: Path, text: str) -> Path:
         ("raise KeyError\n", "raises KeyError", 1),
         ("\nexit()\n", "calls exit; a configuration only defines SERVICES and TIMERS", 2),
         ("import sys\nsys.exit(3)\n", "calls exit; a configuration only defines SERVICES and TIMERS", 2),
+        ("import os\nos._exit(7)\n", "calls exit; a configuration only defines SERVICES and TIMERS", 2),
         ("raise GeneratorExit\n", "raises GeneratorExit", 1),
         ("def f(): f()\nf()\n", "raises RecursionError: ", 1),
         (
@@ -271,6 +272,15 @@ def test_unusable_python(tmp_path: Path, text: str, reason: str, line: int | Non
     said, where = refused(python(tmp_path, text))
     assert said.startswith(reason)
     assert where == line
+
+
+def test_exit_of_a_child_of_the_file(tmp_path: Path) -> None:
+    """A process that the file forks may end as it likes, and afterwards so may we."""
+    real_exit = os._exit
+    text = "import os\nif not (child := os.fork()):\n    os._exit(7)\nSTATUS = os.waitpid(child, 0)[1]\n"
+    found = load(python(tmp_path, text + 'SERVICES = [{"id": f"saw-{STATUS >> 8}", "command": "true"}]\n'))
+    assert [service.id for service in found.services] == ["saw-7"]
+    assert os._exit is real_exit
 
 
 def test_ctrl_c_passes(tmp_path: Path) -> None:

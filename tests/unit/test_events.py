@@ -76,6 +76,7 @@ DAEMON_LEVELS = {
     "TimersDisabled": logging.INFO,
     "TimerAdded": logging.INFO,
     "TimerOverridden": logging.INFO,
+    "TimerRecalled": logging.INFO,
     "TimerRemoved": logging.INFO,
     "TimerFired": logging.INFO,
     "TimerMissed": logging.WARNING,

@@ -10,6 +10,8 @@ from duly.supervisor.procfs import (
     Identity,
     Stat,
     boot_id,
+    children_of,
+    daemon_start_in,
     identity_of,
     marker_in,
     parsed_stat,
@@ -45,17 +47,20 @@ class Proc:
         session: int | None = None,
         state: str = "S",
         marker: str | None = None,
+        daemon: str | None = None,
+        parent: int = 1,
     ) -> None:
         """A process."""
         (self.root / str(pid)).mkdir()
         group = group or pid
         line = (
-            f"{pid} (a) b (c) {state} 1 {group} {session or group} 0 -1 4194560 "
+            f"{pid} (a) b (c) {state} {parent} {group} {session or group} 0 -1 4194560 "
             + "0 " * 12
             + f"{started} 0 0"
         )
         (self.root / str(pid) / "stat").write_text(line)
         environ = b"HOME=/\0NOT_DULY_RUN_ID=s:9\0" + (f"DULY_RUN_ID={marker}\0".encode() if marker else b"")
+        environ += f"DULY_DAEMON={daemon}\0".encode() if daemon else b""
         (self.root / str(pid) / "environ").write_bytes(environ)
 
     def left(self, *rows: Row, last_id: int = 99) -> list[tuple[int, int]]:
@@ -185,3 +190,74 @@ def test_marker_above_the_last_row_is_of_a_run_that_was_never_written(proc: Proc
     proc.add(14, started=500, marker="s:")
     assert proc.left(last_id=7) == [(8, 10)]
     assert proc.left(Row(7), last_id=7) == [(7, 11), (8, 10)]
+
+
+def kept(proc: Proc, *rows: Row) -> dict[int, int]:
+    """The daemon that looks after each process, by pid; 0 where nobody does."""
+    found = leftovers(rows, scheduler_id="s", last_id=99, proc_root=proc.root)
+    return {each.pid: each.daemon for each in found}
+
+
+def test_what_its_daemon_looks_after_is_no_leftover(proc: Proc) -> None:
+    """A process below the living daemon that started it is that one's, however far below, marked or not."""
+    proc.add(1, started=1)
+    proc.add(50, started=400)
+    proc.add(10, started=500, marker="s:1", daemon="50:400", parent=50)
+    proc.add(11, started=510, group=10, parent=10)
+    proc.add(12, started=510, marker="s:1", daemon="50:400", parent=11)
+    assert kept(proc, Row(1, 10, 500)) == {10: 50, 11: 50, 12: 50}
+
+
+def test_a_daemon_by_another_number_is_the_same(proc: Proc) -> None:
+    """Seen from another pid namespace the daemon has another number, and the same start."""
+    proc.add(1, started=1)
+    proc.add(5050, started=400)
+    proc.add(10, started=500, marker="s:1", daemon="1:400", parent=5050)
+    assert kept(proc, Row(1)) == {10: 5050}
+
+
+@pytest.mark.parametrize("daemon", ["50:400", "50:0", "50", "x:y", ":", None])
+def test_what_a_dead_daemon_left_is_a_leftover(proc: Proc, daemon: str | None) -> None:
+    """Whoever has inherited a process, or got the number of its daemon, does not look after it."""
+    proc.add(1, started=1)
+    proc.add(50, started=401)
+    proc.add(10, started=500, marker="s:1", daemon=daemon, parent=1)
+    proc.add(11, started=500, marker="s:1", daemon=daemon, parent=50)
+    assert kept(proc, Row(1)) == {10: 0, 11: 0}
+
+
+def test_what_we_look_after_is_a_leftover(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier daemon in this very process left is ours to end."""
+    monkeypatch.setattr("os.getpid", lambda: 50)
+    proc.add(50, started=400)
+    proc.add(10, started=500, marker="s:1", daemon="50:400", parent=50)
+    assert kept(proc, Row(1)) == {10: 0}
+
+
+def test_parents_in_a_circle(proc: Proc) -> None:
+    """/proc is read one process after the other, and may say what was never so at one time."""
+    proc.add(10, started=500, marker="s:1", daemon="50:400", parent=11)
+    proc.add(11, started=501, parent=10)
+    assert kept(proc, Row(1)) == {10: 0}
+
+
+@pytest.mark.parametrize(
+    ("said", "started"), [("7:12", 12), ("7:0", None), ("7", None), ("", None), ("7:x", None), ("7:-1", None)]
+)
+def test_start_of_the_daemon(said: str, started: int | None) -> None:
+    """What a process carries of its daemon is read, or is nothing."""
+    assert daemon_start_in(f"A=1\0DULY_DAEMON={said}\0".encode()) == started
+
+
+def test_children_are_those_of_every_thread(proc: Proc) -> None:
+    """A process has the children of all its threads; a kernel that lists none is asked for every parent."""
+    assert children_of(10, proc.root) == frozenset()
+    proc.add(10, started=500)
+    for thread, children in ((10, "11 12 "), (20, ""), (30, "13")):
+        (proc.root / f"10/task/{thread}").mkdir(parents=True)
+        (proc.root / f"10/task/{thread}/children").write_text(children)
+    assert children_of(10, proc.root) == {11, 12, 13}
+    (proc.root / "10/task/30/children").unlink()
+    proc.add(14, started=501, parent=10)
+    proc.add(15, started=501, parent=14)
+    assert children_of(10, proc.root) == {14}

@@ -113,6 +113,41 @@ def test_silence() -> None:
     assert desk.monitor.verdict("V1") is Verdict.VIOLATED
 
 
+def test_looking_when_silence_ends_is_enough() -> None:
+    """V1: looking only when the monitor says so finds a slot that nothing answers within two minutes."""
+    desk = Desk()
+    for _ in range(3):
+        silence_us = desk.monitor.silence_us(desk.now)
+        assert silence_us is not None
+        desk.now += timedelta(microseconds=silence_us)
+        desk.steady_us += silence_us
+        desk.monitor.look(desk.now)
+        if desk.violated():
+            break
+    assert desk.violated() == ["V1"]
+    assert today("13:01:00") < desk.now < today("13:02:01")
+
+
+def test_an_answered_slot_is_not_looked_for() -> None:
+    """Once a slot is answered no look is needed until the next one could have gone without an answer."""
+    desk = Desk()
+    desk.until("13:00:00")
+    desk.fire()
+    desk.until("13:10:00")
+    assert desk.monitor.silence_us(desk.now) == 51 * 60 * 1_000_000
+
+
+@pytest.mark.parametrize("name", ["TimersDisabled", "SupervisorStopping", "StoreFault"])
+def test_silence_without_end(name: str) -> None:
+    """No look is needed while nothing is asked of timers, or none has a calendar."""
+    desk = Desk()
+    assert desk.monitor.silence_us(desk.now) == 3_630 * 1_000_000
+    desk.tell(name, error="full")
+    assert desk.monitor.silence_us(desk.now) is None
+    interval = Desk(on_calendar=(), on_unit_active_sec=60)
+    assert interval.monitor.silence_us(interval.now) is None
+
+
 def test_the_next_slot_does_not_answer_the_last() -> None:
     """V1: being right an hour later does not undo it."""
     desk = Desk()
@@ -335,6 +370,20 @@ def test_what_a_reload_changes_was_not_answered_before() -> None:
     desk.answered = NOON.replace(hour=13, minute=0, second=0)
     desk.until("13:02:00")
     assert desk.violated() == ["V1"]
+
+
+@pytest.mark.parametrize(("answered", "expected"), [("13:00:00", []), ("12:00:00", ["V1"])])
+def test_a_mended_timer_goes_on_from_what_was_answered(answered: str, expected: list[str]) -> None:
+    """V1: a timer whose invalid definition is mended is watched again, from where its row says it was."""
+    desk = Desk()
+    mended, desk.definitions = desk.definitions, []
+    desk.tell("TimersEnabled", timers=0)
+    desk.until("12:59:00")
+    desk.definitions, desk.answered = mended, today(answered)
+    desk.tell("TimerRecalled", timer="t", target="job")
+    assert desk.monitor.silence_us(desk.now) == 0, "its definition is yet to be asked for"
+    desk.until("13:02:00")
+    assert desk.violated() == expected
 
 
 def test_a_miss_that_a_session_before_told() -> None:

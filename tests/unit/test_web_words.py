@@ -73,6 +73,11 @@ def test_visible_spells_out_what_is_not_seen() -> None:
     )
 
 
+def test_visible_spells_out_what_is_no_text() -> None:
+    """A path may hold bytes that are no text: a page that shows it can be sent all the same."""
+    assert words.visible("/caf\udce9/duly.toml").encode() == b"/caf\\udce9/duly.toml"
+
+
 def test_printed_drops_colours() -> None:
     """Colours are noise in a page; a lone carriage return is spelled out, one before a line end is not."""
     assert words.printed("\x1b[1;31mred\x1b[0m\r\n50%\r60%\n") == "red\n50%\\x0d60%\n"

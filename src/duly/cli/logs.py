@@ -4,7 +4,6 @@ The output goes to stdout and nothing else does, so it can be piped. On a termin
 is shown in escaped form: a job's output is not to be trusted with the cursor.
 """
 
-import json
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +15,7 @@ from duly.cli.finding import RUN_NUMBER, daemon_options, place_of
 from duly.cli.refusals import printable
 from duly.cli.relative import length
 from duly.cli.talking import Talk
-from duly.cli.words import exit_text
+from duly.cli.words import exit_text, json_text
 
 
 @click.command("logs")
@@ -64,7 +63,7 @@ def show_followed(pieces: Iterable[Any], *, as_json: bool) -> dict[str, Any] | N
             if piece is None:
                 continue
             if as_json:
-                click.echo(json.dumps(piece, ensure_ascii=False))
+                click.echo(json_text(piece, indent=None))
             elif "run" not in piece:
                 if piece["lost_bytes"]:
                     _say(f"({piece['lost_bytes']:,} bytes came too fast to be shown)")

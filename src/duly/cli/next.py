@@ -12,6 +12,7 @@ from duly.cli.finding import Failure, config_option, default_config
 from duly.cli.firings import Firing, firings, merged, table
 from duly.cli.firings import as_json as firing_as_json
 from duly.cli.refusals import printable
+from duly.cli.words import json_text
 from duly.cron.words import in_words
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _print_timer(
             "from": origin.isoformat(),
             "firings": [firing_as_json(row) for row in rows],
         }
-        click.echo(json.dumps(answer, indent=2, ensure_ascii=False))
+        click.echo(json_text(answer))
         return
     _print(schedule_words(timer), str(zone), rows, has_calendar=bool(expressions))
 

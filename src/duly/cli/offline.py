@@ -19,7 +19,7 @@ from duly.config.errors import ConfigError
 from duly.config.schema import Config, socket_path, store_path
 from duly.daemon import views
 from duly.daemon.operations import Definitions, OfHistory, OfLogs, check_known, history_of, no_run
-from duly.daemon.protocol import BAD_REQUEST, OperationError
+from duly.daemon.protocol import BAD_REQUEST, OperationError, sayable
 from duly.instant import Instant, instant_of
 from duly.store.reading import Reader, nothing, read
 
@@ -28,8 +28,8 @@ T = TypeVar("T")
 _CUT_OFF = "was running when the daemon was last heard of"
 
 
-def answer(place: Place, op: str, params: Mapping[str, Any]) -> Any:
-    """What the daemon would have answered, as far as its store knows.
+def answer(place: Place, op: str, params: Mapping[str, Any], *, state: str = "down") -> Any:
+    """What the daemon, which is in *state*, would have answered, as far as its store knows.
 
     Raises SchedulerError, OperationError.
     """
@@ -37,8 +37,9 @@ def answer(place: Place, op: str, params: Mapping[str, Any]) -> Any:
     if fault is not None and op in {"timers", "services", "definitions"}:
         raise fault
     now_us = instant_of(HostClock().now())
-    remains = Remains(config, now_us, place.socket(), () if fault is None else (fault.message,))
-    given = {name: value for name, value in params.items() if name != "follow"}
+    faults = () if fault is None else (fault.message,)
+    remains = Remains(config, now_us, place.socket(), faults, state=state)
+    given = sayable({name: value for name, value in params.items() if name != "follow"})
     return views.builtins(_ANSWERS[op](remains, given))
 
 
@@ -60,7 +61,15 @@ def zone_of(config: Config) -> tzinfo:
 class Remains:
     """What is left of a daemon at *now_us*."""
 
-    def __init__(self, config: Config, now_us: Instant, socket: str, faults: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        config: Config,
+        now_us: Instant,
+        socket: str,
+        faults: tuple[str, ...] = (),
+        *,
+        state: str = "down",
+    ) -> None:
         self.config = config
         self.now_us = now_us
         self.zone = zone_of(config)
@@ -68,15 +77,16 @@ class Remains:
         self._store = store_path(config)
         self._socket = socket or str(socket_path(config))
         self._faults = faults
+        self._state = state
 
     def standing(self) -> views.Standing:
-        """The daemon is down."""
+        """The daemon does not answer."""
         return views.Standing(
             source="store",
             now_us=self.now_us,
             zone=self.zone,
             version=__version__,
-            state="down",
+            state=self._state,
             is_gate_open=self.is_gate_open,
             faults=self._faults,
             config=str(self.config.path),

@@ -5,7 +5,6 @@ overlapping calendars and intervals can be looked at before they come.
 """
 
 import asyncio
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -19,7 +18,7 @@ from duly.cli.finding import Failure, config_option, default_config
 from duly.cli.offline import zone_of
 from duly.cli.refusals import printable, refused_time
 from duly.cli.tables import Column, table, terminal_width
-from duly.cli.words import counted
+from duly.cli.words import counted, json_text
 from duly.clock import HostClock
 from duly.config.errors import ConfigError
 from duly.config.loading import load
@@ -98,7 +97,7 @@ def simulate(
     simulation = Simulation(loaded, begins, zone, only=frozenset(only), limit=limit)
     asyncio.run(simulation.pass_until(ends, is_shown=sys.stderr.isatty() and not as_json))
     if as_json:
-        click.echo(json.dumps(_as_dict(simulation, begins, ends, zone), indent=2, ensure_ascii=False))
+        click.echo(json_text(_as_dict(simulation, begins, ends, zone)))
         return
     for line in _lines(simulation, zone):
         click.echo(line)

@@ -15,6 +15,10 @@ from duly.cli.words import counted
 _MOST_REASONS = 20
 
 
+_ABSENT = {"down": "not running", "silent": "silent", "closed": "not yours to ask"}
+"""A daemon that does not answer, in a word."""
+
+
 @click.command("status")
 @click.option("--check", is_flag=True, help="End with 1 if something is wrong, 69 if the daemon is down.")
 @daemon_options
@@ -32,7 +36,7 @@ def status(*, check: bool, config_path: str | None, socket_path: str | None, as_
     else:
         for line in lines(told):
             click.echo(line)
-    if check and told["state"] == "down":
+    if check and told["state"] in _ABSENT:
         raise click.exceptions.Exit(69)
     if check and not told["health"]["ok"]:
         raise click.exceptions.Exit(1)
@@ -57,8 +61,8 @@ def lines(told: dict[str, Any]) -> Iterator[str]:
 
 
 def _state(told: dict[str, Any]) -> str:
-    if told["state"] == "down":
-        return click.style("not running", fg="red")
+    if told["state"] in _ABSENT:
+        return click.style(_ABSENT[told["state"]], fg="red")
     state = click.style(told["state"], fg="green" if told["state"] == "running" else "yellow")
     return f"{state} for {length(told['uptime_s'] or 0)}, pid {told['pid']}"
 

@@ -39,7 +39,8 @@ def default_place_with(timer_id: str) -> Place | None:
     except ConfigError:
         return None
     assert config is not None
-    return place if any(timer.id == timer_id for timer in config.timers) else None
+    named = {timer.id for timer in config.timers} | {bad.id for bad in config.invalid if bad.kind == "timer"}
+    return place if timer_id in named else None
 
 
 def why_timer(place: Place, timer_id: str, at: datetime | None, count: int | None, *, as_json: bool) -> None:

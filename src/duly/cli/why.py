@@ -121,8 +121,11 @@ def _place_of_timer(
     """Where the daemon is that it is about; None if it is about a task."""
     if config_path is not None or socket_path is not None:
         return place_of(config_path, socket_path, as_json=as_json)
-    if default_config() is None:
+    path = default_config()
+    if path is None:
         return None
+    if not Path(_DEFAULT_TRACE).exists() and not Path(_DEFAULT_STORE).exists():
+        return Place(path)  # nothing here knows of tasks
     from duly.cli.timer_why import default_place_with  # noqa: PLC0415 - not for tasks
 
     return default_place_with(name)

@@ -1,5 +1,6 @@
 """How commands speak of runs, results and counts. Pure."""
 
+import json
 from typing import Any
 
 from duly.cli.tables import Cell
@@ -17,6 +18,12 @@ STATES = {
     "invalid": "red",
 }
 """The colours of what services are up to."""
+
+
+def json_text(answer: Any, *, indent: int | None = 2) -> str:
+    """An answer for machines. A path may hold bytes that are no text; those are escaped."""
+    text = json.dumps(answer, indent=indent, ensure_ascii=False)
+    return text.encode(errors="backslashreplace").decode()
 
 
 def result_cell(result: str | None, *, is_running: bool) -> Cell:

@@ -2,19 +2,21 @@
 
 The file may import what lies beside it. Afterwards `sys.path` is as before, and what it imported from its own
 directory is forgotten, so that a reload reads those modules anew. What it prints goes to stderr, since stdout
-belongs to the command. Ctrl-C passes; every other end is one sentence.
+belongs to the command. Ctrl-C passes; every other end is one sentence, `os._exit` included.
 """
 
 import contextlib
 import importlib
 import io
+import os
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from duly.config.errors import ConfigError, FileFault
 from duly.config.lines import Places
@@ -63,11 +65,16 @@ def executed(path: Path, text: str) -> Executed:
     printed = _Printed(module.__file__)
     try:
         code = compile(text, module.__file__, "exec", dont_inherit=True)
-        with _isolated(module, path.absolute().parent), contextlib.redirect_stdout(printed):
+        with (
+            _isolated(module, path.absolute().parent),
+            contextlib.redirect_stdout(printed),
+            _without_exit(),
+        ):
             exec(code, module.__dict__)  # noqa: S102 - the file is a program, and its author runs it
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # SystemExit and worse must not end the daemon that reloads
+        is_ours = threading.current_thread() is threading.main_thread()  # nowhere else does Ctrl-C come
+        if isinstance(error, KeyboardInterrupt) and is_ours:
+            raise
         raise ConfigError(path, [_fault(error, module.__file__)]) from error
     return _taken(path, text, vars(module), printed)
 
@@ -89,6 +96,23 @@ def _isolated(module: ModuleType, directory: Path) -> Iterator[None]:
         for name in set(sys.modules) - before_modules:
             if name == _MODULE or _lies_in(sys.modules[name], directory):
                 del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _without_exit() -> Iterator[None]:
+    """Have `os._exit` raise, in this thread of this process: nothing else would outlive it to say a word."""
+    real_exit, us = os._exit, (os.getpid(), threading.get_ident())
+
+    def refused(status: int) -> NoReturn:
+        if (os.getpid(), threading.get_ident()) == us:
+            raise SystemExit(status)
+        real_exit(status)
+
+    os._exit = refused
+    try:
+        yield
+    finally:
+        os._exit = real_exit
 
 
 def _lies_in(module: ModuleType, directory: Path) -> bool:

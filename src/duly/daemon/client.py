@@ -1,7 +1,8 @@
 """The client's end of the socket: blocking, small, quick to import. No event loop, no database.
 
 Whoever asks gets the result, or an OperationError with the daemon's own words, or an UnreachableError that
-says why nobody answers.
+says why nobody answers. A daemon may be stopped, and then says nothing for ever; one that is only busy with
+what it was asked for still answers others. Whoever waits for something long can so be told which it is.
 """
 
 import socket
@@ -11,6 +12,7 @@ from typing import Any
 
 from duly.daemon.protocol import (
     FAILED,
+    UNREACHABLE,
     OperationError,
     PathTooLongError,
     UnreachableError,
@@ -21,22 +23,27 @@ from duly.daemon.protocol import (
 
 _CHUNK = 1 << 16
 _CONNECT_S = 5.0
+_SILENT = "it says nothing; is it stopped or overloaded?"
 
 _REASONS: tuple[tuple[type[OSError], str], ...] = (
     (FileNotFoundError, "there is no socket; is it running?"),
     (ConnectionRefusedError, "it has died and left its socket behind"),
     (PermissionError, "you may not open its socket; run this as its owner"),
-    (TimeoutError, "it does not answer; is it stopped or overloaded?"),
-    (BlockingIOError, "it does not answer; is it stopped or overloaded?"),
+    (TimeoutError, _SILENT),
+    (BlockingIOError, _SILENT),
 )
 
 
 class Client:
-    """Asks the daemon behind the socket at *path*. An answer may take *patience_s*; None: for ever."""
+    """Asks the daemon behind the socket at *path*. It may be silent for *patience_s*.
 
-    def __init__(self, path: str, *, patience_s: float | None = 60.0) -> None:
+    With *is_waiting* an answer may take longer, if after that silence the daemon still answers others.
+    """
+
+    def __init__(self, path: str, *, patience_s: float = 60.0, is_waiting: bool = False) -> None:
         self.path = path
         self._patience_s = patience_s
+        self._is_waiting = is_waiting
 
     def ask(self, op: str, **params: Any) -> Any:
         """The result of one operation. Raises UnreachableError, OperationError."""
@@ -49,13 +56,14 @@ class Client:
         with closing(self._connected()) as connection:
             try:
                 connection.sendall(request_line(op, params))
-                for result in _results(connection):
+                for result in self._results(connection):
                     is_answered = True
                     yield result
             except TimeoutError as error:
                 if not is_answered:
-                    raise UnreachableError(self.path, _reason(error)) from error
-                raise OperationError(FAILED, f"the daemon at {self.path} took too long to answer") from error
+                    raise UnreachableError(self.path, _SILENT, state="silent", is_asked=True) from error
+                message = f"the daemon at {self.path} answers no longer: {_SILENT}"
+                raise OperationError(UNREACHABLE, message) from error
             except OSError as error:
                 raise OperationError(FAILED, f"the daemon at {self.path} hung up: {error}") from error
 
@@ -71,28 +79,51 @@ class Client:
             connection.settimeout(self._patience_s)
         except OSError as error:
             connection.close()
-            raise UnreachableError(self.path, _reason(error)) from error
+            raise UnreachableError(self.path, _reason(error), state=_state(error)) from error
         return connection
 
+    def _results(self, connection: socket.socket) -> Iterator[Any]:
+        buffered = bytearray()
+        while True:
+            end = buffered.find(b"\n")
+            if end >= 0:
+                answer = answer_from(bytes(buffered[:end]))
+                del buffered[: end + 1]
+                yield answer.result
+                if not answer.more:
+                    return
+                continue
+            received = self._received(connection)
+            if not received:
+                raise OperationError(FAILED, "the daemon ended before it answered")
+            buffered += received
 
-def _results(connection: socket.socket) -> Iterator[Any]:
-    buffered = bytearray()
-    while True:
-        end = buffered.find(b"\n")
-        if end >= 0:
-            answer = answer_from(bytes(buffered[:end]))
-            del buffered[: end + 1]
-            yield answer.result
-            if not answer.more:
-                return
-            continue
-        received = connection.recv(_CHUNK)
-        if not received:
-            raise OperationError(FAILED, "the daemon ended before it answered")
-        buffered += received
+    def _received(self, connection: socket.socket) -> bytes:
+        while True:
+            try:
+                return connection.recv(_CHUNK)
+            except TimeoutError:
+                if not self._is_waiting or not self._is_answering():
+                    raise
+
+    def _is_answering(self) -> bool:
+        """Whether the daemon still answers others."""
+        try:
+            Client(self.path, patience_s=self._patience_s).ask("status")
+        except UnreachableError:
+            return False
+        except OperationError:
+            return True  # it refuses, or is about to go: either way somebody is at work
+        return True
 
 
 def _reason(error: OSError) -> str:
     return next(
         (reason for kind, reason in _REASONS if isinstance(error, kind)), error.strerror or str(error)
     )
+
+
+def _state(error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return "closed"
+    return "silent" if isinstance(error, TimeoutError | BlockingIOError) else "down"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from duly.config import Config
 from duly.daemon.daemon import Daemon
+from duly.daemon.protocol import sayable
 from duly.errors import SchedulerError
 from duly.events import tell_operator
 
@@ -79,7 +80,9 @@ def dashboard_of(config: Config, environ: MutableMapping[str, str]) -> Dashboard
         from duly.web.settings import settings_from  # noqa: PLC0415
 
         settings = settings_from(config, tokens)
-        site = DaemonSite(f"{config.path.stem} on {socket.gethostname()}", Live(secrets.token_hex(4)))
+        site = DaemonSite(
+            f"{sayable(config.path.stem)} on {socket.gethostname()}", Live(secrets.token_hex(4))
+        )
         return Dashboard(site, settings, WebServer)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:

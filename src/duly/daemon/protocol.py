@@ -38,6 +38,14 @@ EXITS: Mapping[str, int] = {
 """What a command ends with for each code of an error."""
 
 
+ABSENT: Mapping[str, str] = {
+    "down": "the daemon is not running",
+    "silent": "the daemon says nothing; is it stopped or overloaded?",
+    "closed": "the daemon's socket is another user's, so nothing is known of the daemon",
+}
+"""The states of a daemon that does not answer."""
+
+
 class OperationError(Exception):
     """An operation was refused or failed: a code for machines, a sentence for people, and the facts."""
 
@@ -49,12 +57,17 @@ class OperationError(Exception):
 
 
 class UnreachableError(Exception):
-    """No daemon answers at the socket."""
+    """No daemon answers at the socket.
 
-    def __init__(self, path: str, reason: str) -> None:
+    *state*: what can be said of it (`ABSENT`). *is_asked*: it has the request, and may yet heed it.
+    """
+
+    def __init__(self, path: str, reason: str, *, state: str = "down", is_asked: bool = False) -> None:
         super().__init__(f"no daemon answers at {path}: {reason}")
         self.path = path
         self.reason = reason
+        self.state = state
+        self.is_asked = is_asked
 
 
 class PathTooLongError(Exception):
@@ -99,7 +112,7 @@ def checked_path(path: str) -> str:
 
 def request_line(op: str, params: Mapping[str, Any]) -> bytes:
     """A request as it is sent."""
-    return _encoder.encode(Request(op, dict(params))) + b"\n"
+    return _line(Request(op, dict(params)))
 
 
 def request_from(line: bytes) -> Request:
@@ -113,13 +126,30 @@ def request_from(line: bytes) -> Request:
 
 def result_line(result: Any, *, more: bool = False) -> bytes:
     """A result as it is sent."""
-    return _encoder.encode(Answer(ok=True, result=result, more=more)) + b"\n"
+    return _line(Answer(ok=True, result=result, more=more))
 
 
 def error_line(error: OperationError) -> bytes:
     """A refusal as it is sent."""
     facts = {**error.facts, "code": error.code, "message": error.message}
-    return _encoder.encode(Answer(ok=False, error=facts)) + b"\n"
+    return _line(Answer(ok=False, error=facts))
+
+
+def _line(said: Request | Answer) -> bytes:
+    try:
+        return _encoder.encode(said) + b"\n"
+    except UnicodeEncodeError:
+        # A path or an argument may hold bytes that are no text, and may be in anything that is told.
+        return _encoder.encode(sayable(msgspec.to_builtins(said, enc_hook=str))) + b"\n"
+
+
+def sayable(value: Any) -> Any:
+    """The same, with whatever is no text escaped."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {sayable(key): sayable(item) for key, item in value.items()}
+    return [sayable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def answer_from(line: bytes) -> Answer:

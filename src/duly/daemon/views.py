@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from duly.config.schema import Config, Service, Timer
-from duly.daemon.protocol import Source
+from duly.daemon.protocol import ABSENT, Source, sayable
 from duly.daemon.shapes import (
     DisabledShape,
     FiringShape,
@@ -118,7 +118,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     zone: tzinfo
     version: str
     state: str
-    """starting, running, stopping, or down."""
+    """starting, running, stopping, or one of `ABSENT`."""
     is_gate_open: bool
     pid: int | None = None
     started_us: Instant | None = None
@@ -129,6 +129,12 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     socket: str = ""
     dashboard: str = ""
     """Where it is, or why it is not there."""
+
+    def __post_init__(self) -> None:
+        # A path may hold bytes that are no text; these are only ever shown.
+        for name in ("config", "store", "socket"):
+            msgspec.structs.force_setattr(self, name, sayable(getattr(self, name)))
+        msgspec.structs.force_setattr(self, "faults", tuple(map(sayable, self.faults)))
 
 
 # --- making it ---
@@ -366,8 +372,8 @@ def health(
 ) -> HealthShape:
     """Whether all is well; each reason is a sentence that names what is not."""
     reasons = list(standing.faults)
-    if standing.state == "down":
-        reasons.append("the daemon is not running")
+    if standing.state in ABSENT:
+        reasons.append(ABSENT[standing.state])
     reasons += [
         f"{bad.kind} {bad.id or f'number {bad.index + 1}'} is invalid: {bad.reason}" for bad in config.invalid
     ]

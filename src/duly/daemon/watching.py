@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from duly.clock import Clock, HostClock
+from duly.clock import Clock, HostClock, until_minute_s
 from duly.config import Config
 from duly.daemon.daemon import Daemon
 from duly.events import Event, Listener
-from duly.instant import NEVER_US, datetime_at
+from duly.instant import NEVER_US, SECOND_US, datetime_at, instant_of
 from duly.observe.deadman import DeadMan
 from duly.observe.spans import spans_if_installed
 from duly.verify import properties as judgement
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 _GRACE_S = 2.0
 """How long the end of the daemon waits for pings under way."""
-_LOOK_S = 30.0
-"""How often the monitor looks for slots that nothing has answered: silence is no event."""
+_SAME_S = 0.001
 
 _WORDS = {
     judgement.Verdict.HOLDS: "holds",
@@ -57,23 +56,19 @@ class Watch:
     def listeners(self) -> list[Listener]:
         """What to give to the daemon."""
         metrics = None if self.metrics is None else self.metrics.listener
-        return [
-            each for each in (metrics, self._spans, self._deadman, self.monitor.listener) if each is not None
-        ]
+        return [each for each in (metrics, self._spans, self._deadman, self._heed_timers) if each is not None]
 
     def attach(self, daemon: Daemon) -> None:
         """Watch *daemon*, from inside its loop."""
         self._daemon = daemon
         daemon.fault_sources.append(self._violations)
-        self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
         if self.metrics is not None:
             daemon.time_writes(self.metrics.store_wrote)
             daemon.on_started_up.append(self._recall)
 
     async def close(self) -> None:
         """End, a moment after the daemon did."""
-        if self._looking is not None:
-            self._looking.cancel()
+        self._look_never()
         await self._deadman.close(_GRACE_S)
 
     def verification(self) -> "list[Verdict] | None":
@@ -99,9 +94,42 @@ class Watch:
         for listener in (*metrics, *self.told):
             listener(event)
 
+    # --- silence, which is no event ---
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether a look for slots that nothing has answered is ahead."""
+        return self._looking is not None
+
+    def _heed_timers(self, event: Event) -> None:
+        self.monitor.listener(event)
+        self._look_later()
+
     def _look(self) -> None:
+        self._looking = None
         self.monitor.look(self._clock.now())
-        self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+        self._look_later()
+
+    def _look_later(self) -> None:
+        """Look again when that could find something; never, if nothing is asked of any timer.
+
+        The loop sleeps on the monotonic clock and slots are of the wall clock, so the wait is cut at the
+        beginning of each minute, when the daemon is awake to compare the two anyway.
+        """
+        now, loop = self._clock.now(), asyncio.get_running_loop()
+        silence_us = self.monitor.silence_us(now)
+        if silence_us is None:
+            self._look_never()
+            return
+        at_s = loop.time() + min(silence_us / SECOND_US, until_minute_s(instant_of(now)))
+        if self._looking is None or abs(self._looking.when() - at_s) > _SAME_S:
+            self._look_never()
+            self._looking = loop.call_at(at_s, self._look)
+
+    def _look_never(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
 
     def _declared(self) -> list[Declared]:
         """The timers at work, those that are declared and whose state could be read; and what that says."""

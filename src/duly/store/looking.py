@@ -4,16 +4,28 @@ Whoever looks at a million runs must not keep a start from being written. SQLite
 read at once (WAL); a look sees all that was written before it began.
 """
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
 import apsw
 
 from duly.threads import Worker
 
 T = TypeVar("T")
+
+
+def connection_to(path: Path, flags: int, vfs: str | None) -> apsw.Connection:
+    """A connection to the file at *path*, whose name may hold bytes that are no text."""
+    try:
+        name = os.fsencode(path).decode()
+    except UnicodeDecodeError:
+        # Only so does SQLite get the bytes as they are.
+        name, flags = f"file:{quote(os.fsencode(path))}", flags | apsw.SQLITE_OPEN_URI
+    return apsw.Connection(name, flags=flags, vfs=vfs)
 
 
 class Onlooker:
@@ -42,7 +54,7 @@ class Onlooker:
         if self._version != version:
             self._disconnect()
         if self._connection is None:
-            connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY, vfs=self._vfs)
+            connection = connection_to(self._path, apsw.SQLITE_OPEN_READONLY, self._vfs)
             connection.set_busy_timeout(self._busy_ms)
             self._connection, self._version = connection, version
         try:

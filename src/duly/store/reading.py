@@ -5,6 +5,7 @@ log, as any reader of SQLite does, which disturbs nobody. One without a log is r
 would otherwise make a log, only in order to read. One whose log has lost its index is read in a copy.
 """
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -140,7 +141,7 @@ def _read_copy(path: Path, log: Path, name: str, what: Callable[[Reader], T]) ->
 
 def _read(path: Path, name: str, options: str, what: Callable[[Reader], T]) -> T:
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    connection = apsw.Connection(f"file:{quote(str(path))}?{options}", flags=flags)
+    connection = apsw.Connection(f"file:{quote(os.fsencode(path))}?{options}", flags=flags)
     try:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.set_busy_timeout(_BUSY_MS)

@@ -24,7 +24,7 @@ from duly.core.task import Task
 from duly.errors import StoreError, TaskListMismatchError
 from duly.marks import mark
 from duly.store.hold import Hold, Place, place_of
-from duly.store.looking import Onlooker
+from duly.store.looking import Onlooker, connection_to
 from duly.store.protocol import Contents
 from duly.threads import Worker, Works
 
@@ -213,7 +213,9 @@ class SQLiteStore:
         return place_of(file), place_of(log)
 
     def _connect(self) -> apsw.Connection:
-        connection = apsw.Connection(str(self._path), vfs=self._vfs)
+        connection = connection_to(
+            self._path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, self._vfs
+        )
         try:
             connection.set_busy_timeout(self._busy_ms)
             version = _checked_version(connection, self.name)

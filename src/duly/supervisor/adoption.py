@@ -2,11 +2,13 @@
 
 Their processes, if any live, are ended before anything starts; the runs themselves are over and count as
 interrupted. A process that cannot even be killed keeps its run open and its service from being started, until
-it has died after all: two of it at once would be worse than none of the new.
+it has died after all: two of it at once would be worse than none of the new. The same holds for a process
+that another daemon looks after, which happens to whoever starts on a copy of that one's store.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -22,10 +24,22 @@ from duly.threads import Worker
 
 
 class Ghost(NamedTuple):
-    """A run of an earlier daemon whose processes were killed and did not die."""
+    """A run of an earlier daemon whose processes were killed and did not die, or are another's to end."""
 
     row: RunRow
     processes: tuple[Identity, ...]
+    daemon: int = 0
+    """The pid of the daemon that looks after them; 0: nobody does."""
+
+    @property
+    def reason(self) -> str:
+        """Why its service is not started."""
+        pid = self.processes[0].pid
+        if self.daemon:
+            return (
+                f"process {pid} of it is looked after by daemon {self.daemon}, whose store this is a copy of"
+            )
+        return f"process {pid} of an earlier run cannot be killed"
 
     @property
     def is_gone(self) -> bool:
@@ -62,19 +76,28 @@ async def adopted(
     services = {row.id: row.service for row in rows}
     for run_id in [*services, *sorted(found.keys() - services)]:
         pids, service = [each.pid for each in found.get(run_id, [])], services.get(run_id)
-        announcer.announce("LeftoverFound", service=service, runId=run_id, isAlive=bool(pids), pids=pids)
-    left: list[Leftover] = []
-    if found:
-        left = await end_leftovers(rows, clock, scheduler_id=scheduler_id, last_id=last_id, grace_s=grace_s)
-    alive, boot = _by_run(left), boot_id()
+        elsewhere = {"daemon": daemon} if (daemon := _daemon_of(found.get(run_id, []))) else {}
+        announcer.announce(
+            "LeftoverFound", service=service, runId=run_id, isAlive=bool(pids), pids=pids, **elsewhere
+        )
+    left = [each for each in chain.from_iterable(found.values()) if each.daemon]
+    if sum(map(len, found.values())) > len(left):
+        left += await end_leftovers(rows, clock, scheduler_id=scheduler_id, last_id=last_id, grace_s=grace_s)
+    alive = _by_run(left)
     now_us = instant_of(clock.now())
     ended = [_ended(row, now_us, was_alive=row.id in found) for row in rows if row.id not in alive]
-    haunted = {
-        row.service: Ghost(row, tuple(Identity(each.pid, each.started, boot) for each in alive[row.id]))
-        for row in rows
-        if row.id in alive
-    }
+    haunted = {row.service: _ghost(row, alive[row.id]) for row in rows if row.id in alive}
     return Adoption(ended, haunted, max(found, default=0))
+
+
+def _ghost(row: RunRow, alive: Sequence[Leftover]) -> Ghost:
+    boot = boot_id()
+    processes = tuple(Identity(each.pid, each.started, boot) for each in alive)
+    return Ghost(row, processes, _daemon_of(alive))
+
+
+def _daemon_of(found: Sequence[Leftover]) -> int:
+    return next((each.daemon for each in found if each.daemon), 0)
 
 
 async def _found(look: Callable[[], list[Leftover]]) -> list[Leftover]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from duly.supervisor.procfs import MARKER, Identity, identity_of
+from duly.supervisor.procfs import DAEMON, MARKER, Identity, daemon_text, identity_of
 
 _NOT_INHERITED = frozenset(
     {
@@ -29,6 +29,7 @@ _NOT_INHERITED = frozenset(
         "DULY_OPERATOR_TOKEN",
         "DULY_VIEWER_TOKEN",
         MARKER,
+        DAEMON,
     }
 )
 """What the service manager above us told us, and nobody else: also the keys to our own dashboard."""
@@ -63,10 +64,12 @@ class Spawned:
     pipe: int
 
 
-def environment_of(command: Command, inherited: Mapping[str, str], marker: str) -> dict[str, str]:
-    """The environment of a child: what we have, what is declared, and which run it is."""
+def environment_of(
+    command: Command, inherited: Mapping[str, str], marker: str, daemon: Identity
+) -> dict[str, str]:
+    """The environment of a child: what we have, what is declared, which run it is, and whose."""
     kept = {name: value for name, value in inherited.items() if name not in _NOT_INHERITED}
-    return {**kept, **command.env, MARKER: marker}
+    return {**kept, **command.env, MARKER: marker, DAEMON: daemon_text(daemon)}
 
 
 def spawned(command: Command, environment: Mapping[str, str], umask: int = -1) -> Spawned:
@@ -246,6 +249,11 @@ class Brood:
     def may_hold(self, pid: int) -> bool:
         """Whether *pid* is ours, or may turn out to be."""
         return self._unborn > 0 or pid in self._pids
+
+    @property
+    def pids(self) -> set[int]:
+        """The children that are known to be ours."""
+        return self._pids
 
     def taken(self, pid: int) -> None:
         """Note that the exit of *pid* was taken: the number may mean somebody else from now on."""

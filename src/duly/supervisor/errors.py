@@ -15,6 +15,7 @@ class Refused(StrEnum):
     RELOADING = "reloading"
     NOT_ONESHOT = "not-oneshot"
     UNKILLABLE = "unkillable"
+    ELSEWHERE = "elsewhere"
 
 
 _SENTENCES = {
@@ -25,6 +26,10 @@ _SENTENCES = {
     Refused.RELOADING: 'Service "{}" is being reloaded; try again in a moment',
     Refused.NOT_ONESHOT: 'Service "{}" is a simple service; only a oneshot can be run to its end',
     Refused.UNKILLABLE: 'Service "{}" has a process that was killed and lives on; see what it waits for',
+    Refused.ELSEWHERE: (
+        'Service "{}" runs under another daemon, whose store this is a copy of; stop it there, '
+        "or give this daemon a store of its own"
+    ),
 }
 
 

@@ -88,11 +88,17 @@ class Execution:
         self._is_killed = True
         if self._process is not None and not self.ended.done():
             self._process.signal(signal.SIGKILL)
+            self._process.signal_strays(signal.SIGKILL)
 
     def signal(self, number: int) -> None:
         """Send a signal to its processes, if there are any yet."""
         if self._process is not None and not self.ended.done():
             self._process.signal(number)
+
+    @property
+    def strays(self) -> Process | None:
+        """Its process, if there are some that it started that live outside its group."""
+        return self._process if self._process is not None and self._process.has_strays() else None
 
     def shift(self, by_us: int) -> None:
         """Account for a step of the wall clock: how long a run lasts is a length of time."""
@@ -170,18 +176,20 @@ class Execution:
             if is_cut_off:
                 if self._is_killed:  # before there was a process
                     process.signal(signal.SIGKILL)
-                await self._stopped(process)
+                await self._stopped(process, with_strays=True)
             code = await exited
-            if process.is_group_alive():
-                await self._stopped(process)
+            # A job may start what is to outlive it, and says so by setsid; a service that comes back may not.
+            with_strays = self.service.type == "simple" and process.has_strays()
+            if with_strays or process.is_group_alive():
+                await self._stopped(process, with_strays=with_strays)
         finally:
             exited.cancel()
         cut = self.cut if is_cut_off else None
         return ended_of(code, was_timed_out=cut is Cut.TIMEOUT, was_interrupted=cut is Cut.SHUTDOWN)
 
-    async def _stopped(self, process: Process) -> None:
-        means = self._means
-        await stopped(process, means.pauses.clock, grace_s=means.settings.kill_grace_sec)
+    async def _stopped(self, process: Process, *, with_strays: bool) -> None:
+        clock, grace_s = self._means.pauses.clock, self._means.settings.kill_grace_sec
+        await stopped(process, clock, grace_s=grace_s, with_strays=with_strays)
 
     async def _is_cut_off(self, exited: asyncio.Future[int]) -> bool:
         """Wait for the end of its process; whether that has not come when time is up or somebody asks."""

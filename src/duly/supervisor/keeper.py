@@ -5,7 +5,9 @@ only when none is in flight. What a start or an end means is decided in `service
 """
 
 import asyncio
+import signal
 from collections.abc import Callable
+from typing import Any
 
 from duly.config.schema import Service
 from duly.events import Announcer, described, tell_operator
@@ -14,10 +16,12 @@ from duly.store.history import RunRow
 from duly.supervisor import services
 from duly.supervisor.ended import Ended, Reason
 from duly.supervisor.execution import Cut, Execution, Means
+from duly.supervisor.process import Process, stopped
 from duly.supervisor.services import Phase, ServiceState
 
 _DYING_S = 5
 """How long a killed process may take to be gone before nobody waits for it any longer."""
+_LOOK_S = 0.05
 
 
 class Keeper:
@@ -44,6 +48,9 @@ class Keeper:
         self._is_closed = is_closed
         self.state: ServiceState = services.idle(self._now_us(), _idle_reason(service))
         self._coming_back: asyncio.Task[None] | None = None
+        self._left: list[Process] = []
+        """Processes of runs that have ended, which started others that may live on outside their group."""
+        self._ending: set[asyncio.Future[Any]] = set()
 
     def _now_us(self) -> Instant:
         return self._means.pauses.now_us()
@@ -57,6 +64,12 @@ class Keeper:
     def is_up(self) -> bool:
         """Whether a run is in flight, or will be soon."""
         return self.is_active or self._coming_back is not None
+
+    @property
+    def has_strays(self) -> bool:
+        """Whether something lives on that a run of it started and left behind."""
+        self._left = [process for process in self._left if process.has_strays()]
+        return bool(self._left)
 
     def redefine(self, service: Service) -> None:
         """Have *service* hold from the next run on."""
@@ -123,13 +136,39 @@ class Keeper:
     async def down(self, why: Cut) -> bool:
         """Have it end and stay down; whether it did, which a process that cannot be killed does not."""
         self.ask_down(why)
-        if self.execution is None:
+        ending: list[asyncio.Future[Any]] = [] if self.execution is None else [self.execution.ended]
+        if self.has_strays:
+            ending += [self._stray_stopped(process) for process in self._left]
+        if not ending:
             return True
         patience_s = self._means.settings.kill_grace_sec + _DYING_S
-        return await self._means.pauses.within(patience_s, self.execution.ended)
+        return await self._means.pauses.within(patience_s, asyncio.wait(ending))
+
+    def _stray_stopped(self, process: Process) -> "asyncio.Future[Any]":
+        clock, grace_s = self._means.pauses.clock, self._means.settings.kill_grace_sec
+        ending = asyncio.ensure_future(stopped(process, clock, grace_s=grace_s, with_strays=True))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        return ending
+
+    def kill(self) -> None:
+        """End what still runs of it at once."""
+        if self.execution is not None:
+            self.execution.kill()
+        for process in self._left:
+            process.signal_strays(signal.SIGKILL)
+
+    async def gone(self) -> None:
+        """Return once nothing of it lives."""
+        if self.execution is not None:
+            await asyncio.wait([self.execution.ended])
+        while self.has_strays:
+            await self._means.pauses.wait(_LOOK_S)  # nobody tells
 
     def _on_ended(self, execution: Execution, end: Ended) -> None:
         self.execution = None
+        if (process := execution.strays) is not None:
+            self._left = [*(each for each in self._left if each.has_strays()), process]
         is_wanted = execution.cut in {None, Cut.TIMEOUT} and not self._is_closed()
         self.state = services.ended(self.state, self.service, end, self._now_us(), is_wanted=is_wanted)
         if self.state.restart_at_us is not None:

@@ -4,23 +4,34 @@ A process is a leftover if it is the very one that a run's row names (same pid, 
 carries the run's marker in its environment (the daemon died before it could note the pid), or if it is in the
 group that the row's process led. A marker with a number that no row ever had is of a run whose row never came
 to the disk, which was full perhaps. A pid that was merely given again is never touched, and neither are we.
+What the daemon that started it still looks after is nobody's leftover: our store is a copy of that one's.
 Before each signal everything is looked up anew.
 """
 
 import asyncio
 import os
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from duly.clock import Clock, watchable
 from duly.supervisor.pauses import Pauses
-from duly.supervisor.procfs import PROC, Identity, Stat, boot_id, marker_of, stat_of, stats
+from duly.supervisor.procfs import (
+    PROC,
+    Identity,
+    Stat,
+    boot_id,
+    daemon_start_in,
+    environ_of,
+    marker_in,
+    stat_of,
+    stats,
+)
 from duly.threads import Worker
 
 
@@ -49,12 +60,21 @@ class OpenRun(Protocol):
 
 
 class Leftover(msgspec.Struct, frozen=True):
-    """A living process that belongs to a run of a daemon that is gone."""
+    """A living process that belongs to a run of a daemon that is gone, or of another that is not."""
 
     run_id: int
     pid: int
     started: int
     group: int
+    daemon: int = 0
+    """The pid of the other daemon that looks after it; 0: nobody does."""
+
+
+class Mark(NamedTuple):
+    """What a process carries in its environment."""
+
+    marker: str
+    daemon_started: int | None
 
 
 def marker_for(scheduler_id: str, run_id: int) -> str:
@@ -75,17 +95,23 @@ def leftovers(
 ) -> list[Leftover]:
     """The living processes of the runs *rows*, and of those with a number above *last_id*, which have no row.
 
-    Reads all of /proc: not for the event loop.
+    Those that another daemon looks after are among them, and say so. Reads all of /proc: not for the event
+    loop.
     """
     found = list(stats(proc_root))
-    markers = {
-        stat.pid: marker
+    marks = {
+        stat.pid: mark
         for stat in found
-        if not stat.is_dead and (marker := marker_of(stat.pid, proc_root)) is not None
+        if not stat.is_dead and (mark := _mark_in(environ_of(stat.pid, proc_root))) is not None
     }
     boot = boot_id(proc_root)
-    by_marker = _runs_by_marker(rows, set(markers.values()), scheduler_id, last_id)
-    return belonging(rows, found, markers, by_marker, boot=boot, us=os.getpid())
+    by_marker = _runs_by_marker(rows, {mark.marker for mark in marks.values()}, scheduler_id, last_id)
+    return belonging(rows, found, marks, by_marker, boot=boot, us=os.getpid())
+
+
+def _mark_in(environ: bytes) -> Mark | None:
+    marker = marker_in(environ)
+    return None if marker is None else Mark(marker, daemon_start_in(environ))
 
 
 def _runs_by_marker(
@@ -105,7 +131,7 @@ def _runs_by_marker(
 def belonging(
     rows: Iterable[OpenRun],
     processes: Sequence[Stat],
-    markers: Mapping[int, str],
+    marks: Mapping[int, Mark],
     by_marker: Mapping[str, int],
     *,
     boot: str,
@@ -115,19 +141,46 @@ def belonging(
     by_group = {row.pid: row for row in rows if row.pid and row.pid_started and row.boot and row.boot == boot}
     by_pid = {stat.pid: stat for stat in processes}
     our_group = by_pid[us].group if us in by_pid else 0
+    daemons = _other_daemons(by_pid, marks, by_marker, us)
     found = []
     for stat in processes:
         if stat.is_dead or stat.pid == us or stat.group == our_group or stat.group <= 1:
             continue
-        marker = markers.get(stat.pid)
+        mark = marks.get(stat.pid)
         row = by_group.get(stat.group)
-        if marker is not None:
-            run_id = by_marker.get(marker)  # what it says of itself is more than where it was found
+        if mark is not None:
+            run_id = by_marker.get(mark.marker)  # what it says of itself is more than where it was found
         else:
             run_id = row.id if row is not None and _is_of_group(stat, row, by_pid) else None
         if run_id is not None:
-            found.append(Leftover(run_id, stat.pid, stat.started, stat.group))
+            daemon = next((each.pid for each in _ancestors(stat, by_pid) if each.pid in daemons), 0)
+            found.append(Leftover(run_id, stat.pid, stat.started, stat.group, daemon))
     return found
+
+
+def _other_daemons(
+    by_pid: Mapping[int, Stat], marks: Mapping[int, Mark], runs: Collection[str], us: int
+) -> set[int]:
+    """The daemons, other than *us*, that started a process of these *runs* and live.
+
+    A daemon that lives is an ancestor of all that it started, because it inherits their orphans.
+    """
+    return {
+        ancestor.pid
+        for pid, mark in marks.items()
+        if mark.marker in runs and pid in by_pid
+        for ancestor in _ancestors(by_pid[pid], by_pid)
+        if ancestor.started == mark.daemon_started and ancestor.pid != us
+    }
+
+
+def _ancestors(stat: Stat, by_pid: Mapping[int, Stat]) -> Iterator[Stat]:
+    """Who started it, who started that one, and so on; each is seen once, whatever /proc says."""
+    seen = {stat.pid}
+    while (parent := by_pid.get(stat.parent)) is not None and parent.pid not in seen:
+        yield parent
+        seen.add(parent.pid)
+        stat = parent
 
 
 def _is_of_group(stat: Stat, row: OpenRun, by_pid: Mapping[int, Stat]) -> bool:
@@ -151,9 +204,10 @@ async def end_leftovers(
 ) -> list[Leftover]:
     """End the groups of all leftovers: TERM, *grace_s* of time, KILL, the same time again at most.
 
-    The answer is what lives even then (another user's, or waiting for a disk); mostly nothing.
+    The answer is what lives even then (another user's, or waiting for a disk); mostly nothing. What another
+    daemon looks after is left alone.
     """
-    look = partial(leftovers, rows, scheduler_id=scheduler_id, last_id=last_id, proc_root=proc_root)
+    look = partial(_abandoned, rows, scheduler_id=scheduler_id, last_id=last_id, proc_root=proc_root)
     pauses, worker = Pauses(watchable(clock)), Worker("duly leftovers")
     pauses.begin()
     try:
@@ -172,6 +226,14 @@ async def end_leftovers(
         worker.end()
         pauses.end()
     return left
+
+
+def _abandoned(
+    rows: Sequence[OpenRun], *, scheduler_id: str, last_id: int, proc_root: Path
+) -> list[Leftover]:
+    found = leftovers(rows, scheduler_id=scheduler_id, last_id=last_id, proc_root=proc_root)
+    kept = {each.group for each in found if each.daemon}
+    return [each for each in found if each.group not in kept]
 
 
 async def _gone(worker: Worker, look: "partial[list[Leftover]]", pauses: Pauses) -> None:

@@ -3,6 +3,7 @@
 Each process leads a session and a process group of its own. Its exit is learned from its pidfd (or by a
 thread that waits for this one pid), never guessed from SIGCHLD and never taken by waiting for just any child.
 A group is signalled only while it is certain whose it is: the number of a dead process may be given again.
+What left the group, and was left to us, is ended with it if the run is cut off (`strays`).
 """
 
 import asyncio
@@ -25,7 +26,8 @@ from duly.supervisor.children import (
 )
 from duly.supervisor.output import Pipe, Tail
 from duly.supervisor.pauses import Pauses
-from duly.supervisor.procfs import Identity, stats
+from duly.supervisor.procfs import Identity, identity_of, stats
+from duly.supervisor.strays import Strays
 from duly.threads import in_thread
 
 __all__ = [
@@ -68,6 +70,14 @@ class Process(Protocol):
         """Whether it, or anything that it started in its group, still lives."""
         ...
 
+    def has_strays(self) -> bool:
+        """Whether somebody lives that it started, that left its group, and that was left to us."""
+        ...
+
+    def signal_strays(self, number: int, /) -> None:
+        """Send a signal to those; TERM once to each, however often it is called."""
+        ...
+
     def close(self) -> None:
         """After its end: take what is left in its pipe without waiting, and close that."""
         ...
@@ -87,6 +97,7 @@ class HostProcesses:
     def __init__(self, environment: Mapping[str, str] | None = None, *, umask: int = -1) -> None:
         self._environment = os.environ if environment is None else environment
         self._umask = umask
+        self._us = identity_of(os.getpid())
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._burials: set[asyncio.Future[None]] = set()
         self.brood = Brood()
@@ -108,7 +119,7 @@ class HostProcesses:
             raise
 
     async def _start(self, command: Command, marker: str, output: Tail) -> "HostProcess":
-        environment = environment_of(command, self._environment, marker)
+        environment = environment_of(command, self._environment, marker, self._us)
         with self.brood.spawning() as born:
             try:
                 child = await in_thread(partial(spawned, command, environment, self._umask))()
@@ -116,7 +127,7 @@ class HostProcesses:
                 raise SpawnError(f'Command "{command.argv[0]}" cannot be started: {error}') from error
             assert isinstance(child, Spawned)
             born(child.identity.pid)
-        return HostProcess(child, output, self.brood)
+        return HostProcess(child, output, self.brood, Strays(marker, child.identity, self.brood))
 
     def _leave_place(self, _: "asyncio.Future[HostProcess]") -> None:
         self._places.release()
@@ -131,10 +142,11 @@ class HostProcesses:
 class HostProcess:
     """One process of this host."""
 
-    def __init__(self, child: Spawned, output: Tail, brood: Brood) -> None:
+    def __init__(self, child: Spawned, output: Tail, brood: Brood, strays: Strays) -> None:
         self._identity = child.identity
         self._output = output
         self._brood = brood
+        self._strays = strays
         self._pipe = Pipe(child.pipe, output)
         self._loop = asyncio.get_running_loop()
         self._exit: asyncio.Future[int] = self._loop.create_future()
@@ -185,6 +197,14 @@ class HostProcess:
             self._is_group_gone = not _has_living(self._identity)
         return not self._is_group_gone
 
+    def has_strays(self) -> bool:
+        """Whether somebody lives that it started, that left its group, and that was left to us."""
+        return bool(self._strays.living())
+
+    def signal_strays(self, number: int) -> None:
+        """Send a signal to those; TERM once to each, however often it is called."""
+        self._strays.signal(number)
+
     def close(self) -> None:
         """After its end: take what is left in its pipe without waiting, and close that.
 
@@ -196,6 +216,7 @@ class HostProcess:
         """Kill it, and return when that is done."""
         self.signal(signal.SIGKILL)
         await self.exited()
+        self.signal_strays(signal.SIGKILL)
         self.close()
 
     def _look(self) -> None:
@@ -246,35 +267,41 @@ def _has_living(leader: Identity) -> bool:
     return any(stat.group == leader.pid and not stat.is_dead for stat in found)
 
 
-async def stopped(process: Process, clock: Clock, *, grace_s: float) -> int:
+async def stopped(process: Process, clock: Clock, *, grace_s: float, with_strays: bool = False) -> int:
     """End *process* and its group: TERM, *grace_s* of time, KILL. The answer is its return code.
 
     Returns when the process has exited and nothing lives in its group. Called after the process has ended by
     itself, it does the same to what is left of the group: what a service started dies with it, or the next
     run would meet the remains of the last one, on the same port and the same files. Nothing is sent to
-    a group that is gone.
+    a group that is gone. The same goes for what left the group, if *with_strays*.
     """
     pauses = Pauses(watchable(clock))
     pauses.begin()
-    gone = asyncio.ensure_future(_gone(process, pauses))
+    gone = asyncio.ensure_future(_gone(process, pauses, with_strays=with_strays))
     try:
         process.signal(signal.SIGTERM)
         process.signal(signal.SIGCONT)  # whoever is stopped cannot heed the TERM
-        if not await pauses.within(grace_s, gone):
+        if with_strays:
+            process.signal_strays(signal.SIGTERM)
+        is_gone = await pauses.within(grace_s, gone)
+        while not is_gone:
             process.signal(signal.SIGKILL)
-            while not await pauses.within(_KILL_AGAIN_S, gone):
-                process.signal(signal.SIGKILL)
+            if with_strays:
+                process.signal_strays(signal.SIGKILL)
+            is_gone = await pauses.within(_KILL_AGAIN_S, gone)
         return await gone
     finally:
         gone.cancel()
         pauses.end()
 
 
-async def _gone(process: Process, pauses: Pauses) -> int:
+async def _gone(process: Process, pauses: Pauses, *, with_strays: bool) -> int:
     """The return code, once the process has exited and its group is empty."""
     returncode = await process.exited()
     pause_s = _SHORTEST_LOOK_S
-    while process.is_group_alive():
+    while process.is_group_alive() or (with_strays and process.has_strays()):
+        if with_strays:
+            process.signal_strays(signal.SIGTERM)  # some become strays only when those before them are gone
         await pauses.wait(pause_s)  # nobody tells when a group becomes empty
         pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
     return returncode

@@ -13,6 +13,8 @@ import msgspec
 PROC = Path("/proc")
 MARKER = "DULY_RUN_ID"
 """The environment variable that says which run a process belongs to."""
+DAEMON = "DULY_DAEMON"
+"""The environment variable that says which daemon started a process: its pid and its start."""
 
 _DEAD = frozenset("ZXx")
 
@@ -98,18 +100,53 @@ def identity_of(pid: int, proc_root: Path = PROC) -> Identity:
     return Identity(pid, 0 if stat is None else stat.started, boot_id(proc_root))
 
 
-def marker_in(environ: bytes) -> str | None:
-    """The marker in the text of /proc/PID/environ."""
-    begin = f"{MARKER}=".encode()
+def children_of(pid: int, proc_root: Path = PROC) -> frozenset[int]:
+    """The children of a process, of whichever of its threads, the dead that wait to be reaped included."""
+    task = proc_root / str(pid) / "task"
+    try:
+        threads = os.listdir(task)  # noqa: PTH208 (names are enough)
+    except OSError:
+        return frozenset()
+    found: set[int] = set()
+    for thread in threads:
+        try:
+            found.update(map(int, (task / thread / "children").read_bytes().split()))
+        except FileNotFoundError:
+            if (task / thread).exists():  # a kernel that does not list children
+                return frozenset(stat.pid for stat in stats(proc_root) if stat.parent == pid)
+        except OSError:
+            continue  # the thread ended, and its children are another's by now
+    return frozenset(found)
+
+
+def marker_in(environ: bytes, name: str = MARKER) -> str | None:
+    """The marker in the text of /proc/PID/environ, or what another variable there says."""
+    begin = f"{name}=".encode()
     for entry in environ.split(b"\0"):
         if entry.startswith(begin):
             return os.fsdecode(entry[len(begin) :])
     return None
 
 
+def environ_of(pid: int, proc_root: Path = PROC) -> bytes:
+    """The environment that a process was started with; nothing if we may not read it."""
+    try:
+        return (proc_root / str(pid) / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
 def marker_of(pid: int, proc_root: Path = PROC) -> str | None:
     """Which run the process *pid* belongs to, if it says so and we may read it."""
-    try:
-        return marker_in((proc_root / str(pid) / "environ").read_bytes())
-    except OSError:
-        return None
+    return marker_in(environ_of(pid, proc_root))
+
+
+def daemon_text(daemon: Identity) -> str:
+    """What processes carry to say that *daemon* started them."""
+    return f"{daemon.pid}:{daemon.started}"
+
+
+def daemon_start_in(environ: bytes) -> int | None:
+    """When the daemon began that started a process; not its pid, which differs between namespaces."""
+    _, _, started = (marker_in(environ, DAEMON) or "").partition(":")
+    return int(started) if started.isascii() and started.isdecimal() and int(started) > 0 else None

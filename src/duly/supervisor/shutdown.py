@@ -70,15 +70,12 @@ class Shutdown:
         await self._ended()
 
     def _alive(self) -> list[Keeper]:
-        return [keeper for keeper in (*self._keepers, *self._departed) if keeper.is_active]
+        return [each for each in (*self._keepers, *self._departed) if each.is_active or each.has_strays]
 
     def _kill(self) -> None:
         for keeper in self._alive():
             keeper.ask_down(Cut.SHUTDOWN)
-            if keeper.execution is not None:
-                keeper.execution.kill()
+            keeper.kill()
 
     async def _ended(self) -> None:
-        live = [keeper.execution.ended for keeper in self._alive() if keeper.execution is not None]
-        if live:
-            await asyncio.wait(live)
+        await asyncio.gather(*(keeper.gone() for keeper in self._alive()))

@@ -119,10 +119,10 @@ class Supervisor:
 
     def kill(self) -> None:
         """End what still runs at once, without a grace."""
-        for execution in self._executions():
-            if self.is_stopping:
-                execution.ask(Cut.SHUTDOWN)  # also those whose turn to go has not come
-            execution.kill()
+        for keeper in (*self._keepers.values(), *self._departed):
+            if self.is_stopping and keeper.execution is not None:
+                keeper.execution.ask(Cut.SHUTDOWN)  # also those whose turn to go has not come
+            keeper.kill()
 
     def signal(self, number: int) -> None:
         """Hand a signal on to everything that runs."""
@@ -184,8 +184,7 @@ class Supervisor:
         self._startup = Startup(able, self._keepers, self._pauses, self._announcer, returning=returning)
         for service in chosen:
             if (ghost := self._haunted.get(service.id)) is not None:
-                pid = ghost.processes[0].pid
-                self._keepers[service.id].skip(f"process {pid} of an earlier run cannot be killed")
+                self._keepers[service.id].skip(ghost.reason)
         try:
             await self._startup.perform()
         finally:
@@ -201,7 +200,8 @@ class Supervisor:
             keeper.is_leaving = True
         await take_down(leaving, Cut.BY_HAND)
         # From here to the first start nothing is awaited: others see the old list or the new one.
-        self._departed += [k for name, k in self._keepers.items() if name not in after and k.is_active]
+        gone = [keeper for name, keeper in self._keepers.items() if name not in after]
+        self._departed += [keeper for keeper in gone if keeper.is_active or keeper.has_strays]
         self._keepers = {service.id: self._redefined(service) for service in services}
         starting = [service for service in services if turns[service.id].is_started]
         # Somebody may have stopped one by hand while it was going down.
@@ -314,7 +314,8 @@ class Supervisor:
         if keeper.is_active:
             raise ServiceError(Refused.ACTIVE, service_id)
         if self._is_haunted(service_id):
-            raise ServiceError(Refused.UNKILLABLE, service_id)
+            is_elsewhere = self._haunted[service_id].daemon
+            raise ServiceError(Refused.ELSEWHERE if is_elsewhere else Refused.UNKILLABLE, service_id)
         return keeper
 
     def _is_haunted(self, service_id: str) -> bool:

@@ -37,6 +37,8 @@ class Script:
     """What it writes at once."""
     leaves_behind: bool = False
     """It leaves somebody in its group who lives until a KILL."""
+    leaves_stray: bool = False
+    """It leaves somebody outside its group, who lives until a TERM."""
     spawn_takes: timedelta = timedelta(0)
 
 
@@ -57,6 +59,7 @@ class FakeProcess:
         self._is_stopped = False
         self._pending: list[int] = []
         self._has_remains = script.leaves_behind
+        self._has_stray = script.leaves_stray
         self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     @property
@@ -91,6 +94,15 @@ class FakeProcess:
     def is_group_alive(self) -> bool:
         """Whether it, or what it left behind, still lives."""
         return self.is_alive or self._has_remains
+
+    def has_strays(self) -> bool:
+        """Whether what it left outside its group lives; while it lives itself, that is not ours."""
+        return self._has_stray and not self.is_alive
+
+    def signal_strays(self, number: int) -> None:
+        """End what it left outside its group."""
+        if self.has_strays() and number in {signal.SIGTERM, signal.SIGKILL}:
+            self._has_stray = False
 
     def close(self) -> None:
         """Nothing is left in a pipe that is not there."""
@@ -132,17 +144,18 @@ class FakeProcesses:
         spawn_error: str | None = None,
         outputs: bytes = b"",
         leaves_behind: bool = False,
+        leaves_stray: bool = False,
         spawn_takes: timedelta = timedelta(0),
     ) -> None:
         """Say what the processes of the program *argv0* do, from the next one on."""
         self._scripts[argv0] = Script(
-            lasts, code, ignores_term, spawn_error, outputs, leaves_behind, spawn_takes
+            lasts, code, ignores_term, spawn_error, outputs, leaves_behind, leaves_stray, spawn_takes
         )
 
     @property
     def living(self) -> list[FakeProcess]:
-        """The processes in whose group something lives."""
-        return [process for process in self.started if process.is_group_alive()]
+        """The processes in whose group something lives, or that left somebody outside it."""
+        return [each for each in self.started if each.is_group_alive() or each.has_strays()]
 
     async def start(self, command: Command, *, marker: str, output: Tail) -> FakeProcess:
         """Start *command* as the run *marker*. Raises SpawnError."""

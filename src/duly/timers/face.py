@@ -142,7 +142,7 @@ class Timers:
             around = self._around(is_start_up=False)
             recalled = self._recalled(declared, around)
             outcome = reconciled(runnable, self._book.tasks | recalled, around)
-            outcome.touched.extend(timer for timer in outcome.kept if timer.name in recalled)
+            outcome.recalled.extend(timer for timer in outcome.kept if timer.name in recalled)
             named = {*invalid, *(item.definition.id for item in declared)}
             gone = (self._damaged.keys() | self._aside.keys()) - named
             try:

@@ -41,6 +41,8 @@ class Reconciliation:
     removed: list[TimerState] = field(default_factory=list)
     touched: list[TimerState] = field(default_factory=list)
     """Timers declared as before that must be written all the same."""
+    recalled: list[TimerState] = field(default_factory=list)
+    """Timers declared as before that were not at work, because their definition was invalid meanwhile."""
 
     @property
     def fresh(self) -> set[str]:
@@ -50,7 +52,7 @@ class Reconciliation:
     @property
     def put(self) -> list[TimerState]:
         """The timers whose row must be written."""
-        return [*self.added, *(after for _, after in self.changed), *self.touched]
+        return [*self.added, *(after for _, after in self.changed), *self.touched, *self.recalled]
 
 
 class Surroundings(NamedTuple):

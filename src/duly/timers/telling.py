@@ -5,7 +5,7 @@ from duly.timers.reconciliation import Reconciliation
 
 
 def tell_outcome(announcer: Announcer, outcome: Reconciliation) -> None:
-    """Tell which timers were added, changed and removed."""
+    """Tell which timers were added, changed, mended and removed."""
     announce = announcer.announce
     for timer in outcome.added:
         announce("TimerAdded", timer=timer.name, target=timer.target)
@@ -13,5 +13,7 @@ def tell_outcome(announcer: Announcer, outcome: Reconciliation) -> None:
         announce(
             "TimerOverridden", timer=after.name, target=after.target, before=before.text, after=after.text
         )
+    for timer in outcome.recalled:
+        announce("TimerRecalled", timer=timer.name, target=timer.target)
     for timer in outcome.removed:
         announce("TimerRemoved", timer=timer.name, target=timer.target)

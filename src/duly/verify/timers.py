@@ -9,7 +9,6 @@ watch it knows what the store says (`declared`); the rest it holds against nobod
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from duly.verify.declared import STEP_BACK_US, Declared, answered_before
 from duly.verify.dues import NEVER_US, face_at, instant_us
 from duly.verify.properties import Tally, Verdict
 from duly.verify.slots import Slots
+from duly.verify.watched import Come, Target, Watched
 
 TIMER_PROPERTIES: Mapping[str, str] = {
     "V1": "every slot is fired for or missed within a minute while timers are at work",
@@ -28,8 +28,10 @@ TIMER_PROPERTIES: Mapping[str, str] = {
     "V5": "retries come only after an exit code, not before their delay, and not beyond their number",
 }
 
-_CHANGES = frozenset({"TimerAdded", "TimerOverridden"})
-"""A timer is new, or counts anew from now."""
+_RECALLED = "TimerRecalled"
+"""A timer is at work again, and goes on from what the store says of it."""
+_CHANGES = frozenset({"TimerAdded", "TimerOverridden", _RECALLED})
+"""Events of timers that are new, or count anew from now, or are back."""
 _SECOND_US = 1_000_000
 _ANSWERED_WITHIN_US = 60 * _SECOND_US
 _TELLING_US = 60 * _SECOND_US
@@ -46,53 +48,6 @@ class Finding(NamedTuple):
     violated: int
     checked: int
     words: str
-
-
-@dataclass(slots=True)
-class _Watched:
-    """What is kept of one timer."""
-
-    declared: Declared
-    slots: Slots
-    answered_us: int
-    """Every slot up to here was answered, or is not asked for."""
-    slot_us: int = NEVER_US
-    """The next one."""
-    noticed_us: int | None = None
-    """Since when, on the steady clock, that slot is known to have come."""
-    last_slot_us: int | None = None
-    """The latest slot that was fired for or missed."""
-    told_us: int | None = None
-    """What a session before told last as missed, until there is a miss in this."""
-    firing_run: int | None = None
-    firing_slot_us: int | None = None
-    has_begun: bool = False
-    """Whether the run of the last firing got a process."""
-    fired_at_us: int | None = None
-    result: str | None = None
-    """How its last run ended; None while it is under way, and before the first."""
-    ended_us: int = 0
-    """When, on the steady clock."""
-    retries: int = 0
-    has_started_up: bool = False
-
-
-class _Come(NamedTuple):
-    """A slot that has come, and is to be answered in time."""
-
-    noticed_us: int
-    slot_us: int
-    name: str
-
-
-@dataclass(slots=True)
-class _Target:
-    """What is kept of one service that timers start."""
-
-    run: int | None = None
-    begun_us: int = 0
-    ended_us: int | None = None
-    """The end of its last run, on the steady clock."""
 
 
 class TimerMonitor:
@@ -113,15 +68,15 @@ class TimerMonitor:
         self._announcer = Announcer(listeners, lambda: self._now)
         self._steady_us = steady_us or (lambda: time.monotonic_ns() // 1_000)
         self._now = datetime.min.replace(tzinfo=UTC)
-        self._timers: dict[str, _Watched] = {}
-        self._targets: dict[str, _Target] = {}
+        self._timers: dict[str, Watched] = {}
+        self._targets: dict[str, Target] = {}
         """Every service that some timer starts, or started."""
         self._ahead: list[tuple[int, str]] = []
         """The next slots, the earliest first; one that is not its timer's any more is passed over."""
-        self._come: deque[_Come] = deque()
+        self._come: deque[Come] = deque()
         """Slots that have come, in the order in which they were noticed; some are answered by now."""
-        self._changes: dict[str, int] = {}
-        """Timers that are new or changed, and since when; their definitions are yet to be asked for."""
+        self._changes: dict[str, tuple[int, bool]] = {}
+        """Since when a timer is new, changed or back, and if back; its definition is yet to be asked for."""
         self._is_up = False
         self._is_store_faulty = False
         self._started_up_us: int | None = None
@@ -168,7 +123,7 @@ class TimerMonitor:
         if event.name in _CHANGES:
             # A reload tells of thousands, one by one: they are asked for once, when it has told of all.
             if self._is_up:
-                self._changes[event.fields["timer"]] = instant_us(event.time)
+                self._changes[event.fields["timer"]] = instant_us(event.time), event.name == _RECALLED
             return
         self._take_up_changed()
         heard = self._heard.get(event.name)
@@ -187,6 +142,23 @@ class TimerMonitor:
         if self._is_up and not self._is_store_faulty:
             self._notice(instant_us(now), self._steady_us())
 
+    def silence_us(self, now: datetime) -> int | None:
+        """How long no look can find anything, unless something is told meanwhile; None: for ever."""
+        if not self._is_up or self._is_store_faulty:
+            return None
+        if self._changes:
+            return 0
+        while self._come and self._unanswered(self._come[0]) is None:
+            self._come.popleft()
+        while self._ahead and not self._is_awaited(*self._ahead[0]):
+            heappop(self._ahead)
+        waits_us = []
+        if self._come:
+            waits_us.append(self._come[0].noticed_us + 1 - self._steady_us())
+        if self._ahead:
+            waits_us.append(self._ahead[0][0] - instant_us(now))
+        return max(min(waits_us) + _ANSWERED_WITHIN_US, 0) if waits_us else None
+
     def _started_up(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
         self._started_up_us = self._steady_us()
         for timer in self._timers.values():
@@ -201,8 +173,7 @@ class TimerMonitor:
             target.ended_us = None  # intervals now count from a wall time, wherever the clock was set since
         for declared in self._declared():
             name = declared.timer.id
-            self._take_up(declared, answered_before(declared, now_us), before.get(name))
-            self._timers[name].told_us = declared.missed_us
+            self._take_up(declared, now_us, before.get(name), is_known=True)
 
     def _went_down(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
         self._is_up = False
@@ -214,16 +185,20 @@ class TimerMonitor:
         for declared in self._declared() if changes else ():
             name = declared.timer.id
             if name in changes:
-                self._take_up(declared, changes[name], self._timers.get(name))
+                since_us, is_known = changes[name]
+                self._take_up(declared, since_us, self._timers.get(name), is_known=is_known)
 
-    def _take_up(self, declared: Declared, answered_us: int, before: _Watched | None) -> None:
-        timer = _Watched(declared, Slots(declared.timer.on_calendar, declared.zone), answered_us)
+    def _take_up(self, declared: Declared, since_us: int, before: Watched | None, *, is_known: bool) -> None:
+        """Watch a timer; *is_known*: what its row in the store says of the time before holds."""
+        answered_us = answered_before(declared, since_us) if is_known else since_us
+        timer = Watched(declared, Slots(declared.timer.on_calendar, declared.zone), answered_us)
+        timer.told_us = declared.missed_us if is_known else None
         if before is not None:
             timer.has_started_up = before.has_started_up
             timer.firing_run, timer.fired_at_us = before.firing_run, before.fired_at_us
             timer.has_begun = before.has_begun
         self._timers[declared.timer.id] = timer
-        self._targets.setdefault(declared.timer.target, _Target())
+        self._targets.setdefault(declared.timer.target, Target())
         self._expect(timer)
 
     def _removed(self, _now_us: int, fields: Mapping[str, Any]) -> None:
@@ -258,18 +233,18 @@ class TimerMonitor:
 
     # --- V1: every slot is answered ---
 
-    def _expect(self, timer: _Watched) -> None:
+    def _expect(self, timer: Watched) -> None:
         slot_us = timer.slots.after(timer.answered_us)
         if slot_us != timer.slot_us:
             timer.slot_us, timer.noticed_us = slot_us, None
             if slot_us < NEVER_US:
                 heappush(self._ahead, (slot_us, timer.declared.timer.id))
 
-    def _expect_again(self, timer: _Watched) -> None:
+    def _expect_again(self, timer: Watched) -> None:
         timer.noticed_us = None
         heappush(self._ahead, (timer.slot_us, timer.declared.timer.id))
 
-    def _answer(self, timer: _Watched, now_us: int) -> None:
+    def _answer(self, timer: Watched, now_us: int) -> None:
         """Everything up to now is answered."""
         self._is_store_faulty = False
         if timer.slot_us <= now_us:
@@ -281,14 +256,14 @@ class TimerMonitor:
         # Each slot is taken from the heap once, however many events come before it is answered.
         while self._ahead and self._ahead[0][0] <= now_us:
             slot_us, name = heappop(self._ahead)
-            timer = self._timers.get(name)
-            if timer is None or timer.slot_us != slot_us or timer.noticed_us is not None:
+            if not self._is_awaited(slot_us, name):
                 continue
-            if _is_told(timer, now_us):
-                self._answer(timer, now_us)
+            awaited = self._timers[name]
+            if _is_told(awaited, now_us):
+                self._answer(awaited, now_us)
                 continue
-            timer.noticed_us = steady_us
-            self._come.append(_Come(steady_us, slot_us, name))
+            awaited.noticed_us = steady_us
+            self._come.append(Come(steady_us, slot_us, name))
         while self._come and steady_us - self._come[0].noticed_us > _ANSWERED_WITHIN_US:
             come = self._come.popleft()
             timer = self._unanswered(come)
@@ -297,13 +272,18 @@ class TimerMonitor:
             elif timer is not None:  # the clock was set back since: it has yet to come again
                 self._expect_again(timer)
 
-    def _unanswered(self, come: _Come) -> _Watched | None:
+    def _is_awaited(self, slot_us: int, name: str) -> bool:
+        """Whether this is a timer's next slot, and it has not been seen to come."""
+        timer = self._timers.get(name)
+        return timer is not None and timer.slot_us == slot_us and timer.noticed_us is None
+
+    def _unanswered(self, come: Come) -> Watched | None:
         """The timer that has yet to answer this slot; None if it has, or is not asked any more."""
         timer = self._timers.get(come.name)
         is_its = timer is not None and (timer.slot_us, timer.noticed_us) == (come.slot_us, come.noticed_us)
         return timer if is_its else None
 
-    def _object_to_silence(self, timer: _Watched, now_us: int) -> None:
+    def _object_to_silence(self, timer: Watched, now_us: int) -> None:
         self._tallies["V1"].checked += 1
         when = face_at(timer.slot_us, timer.declared.zone).isoformat()
         self._object("V1", timer, f"nothing has answered the slot {when}: no run and no miss")
@@ -334,7 +314,7 @@ class TimerMonitor:
         timer.has_begun, timer.fired_at_us, timer.result = False, now_us, None
         self._answer(timer, now_us)
 
-    def _unfounded(self, timer: _Watched, reason: str, due_us: int | None, now_us: int) -> str | None:
+    def _unfounded(self, timer: Watched, reason: str, due_us: int | None, now_us: int) -> str | None:
         """Why a firing answers nothing; None if it does."""
         declared = timer.declared.timer
         steady_us = self._steady_us()
@@ -362,7 +342,7 @@ class TimerMonitor:
             return _too_early(ended_us, declared.on_unit_active_sec, steady_us, "the target's last run")
         return None if reason in {"retry", "trigger"} else "nobody knows such a reason"
 
-    def _not_to_be_made_up(self, timer: _Watched, due_us: int | None, now_us: int) -> str | None:
+    def _not_to_be_made_up(self, timer: Watched, due_us: int | None, now_us: int) -> str | None:
         declared = timer.declared.timer
         if due_us is None:
             return "it does not say what for"
@@ -376,7 +356,7 @@ class TimerMonitor:
             return None
         return "that is no slot of its calendar, and no run was cut off"
 
-    def _answer_slot(self, timer: _Watched, slot_us: int | None) -> None:
+    def _answer_slot(self, timer: Watched, slot_us: int | None) -> None:
         assert slot_us is not None
         self._tallies["V3"].checked += 1
         if timer.last_slot_us is not None and slot_us <= timer.last_slot_us:
@@ -384,7 +364,7 @@ class TimerMonitor:
             self._object("V3", timer, f"the slot {when} was answered before")
         timer.last_slot_us = max(slot_us, timer.last_slot_us or slot_us)
 
-    def _check_retry(self, timer: _Watched) -> None:
+    def _check_retry(self, timer: Watched) -> None:
         self._tallies["V5"].checked += 1
         delays = timer.declared.timer.retry_intervals_sec
         if timer.result != "exit":
@@ -415,7 +395,7 @@ class TimerMonitor:
         if timer is not None and timer.result is None and fields["runId"] == timer.firing_run:
             self._note_result(timer, fields["result"], self._steady_us())
 
-    def _note_result(self, timer: _Watched, result: str, ended_us: int) -> None:
+    def _note_result(self, timer: Watched, result: str, ended_us: int) -> None:
         timer.result, timer.ended_us = result, ended_us
         if result == "success":
             timer.retries = 0
@@ -451,7 +431,7 @@ class TimerMonitor:
 
     # --- what is told ---
 
-    def _object(self, name: str, timer: _Watched | None, reason: str) -> None:
+    def _object(self, name: str, timer: Watched | None, reason: str) -> None:
         self._tallies[name].violated += 1
         self._announcer.announce(
             "PropertyViolated",
@@ -462,7 +442,7 @@ class TimerMonitor:
         )
 
 
-def _is_told(timer: _Watched, now_us: int) -> bool:
+def _is_told(timer: Watched, now_us: int) -> bool:
     """Whether the latest of the slots that were jumped over is one that a session before told as missed.
 
     The clock was set back and forth again: of slots that passed together the latest counts, and a miss that
@@ -474,7 +454,7 @@ def _is_told(timer: _Watched, now_us: int) -> bool:
     return timer.slots.has(told_us) and timer.slots.after(told_us) > now_us
 
 
-def _is_making_up(timer: _Watched, reason: str, due_us: int | None) -> bool:
+def _is_making_up(timer: Watched, reason: str, due_us: int | None) -> bool:
     """Whether a firing makes up for a run that was cut off, which began exactly at a slot."""
     return reason == "catch-up" and timer.result == "interrupted" and due_us == timer.fired_at_us
 

@@ -15,7 +15,9 @@ from duly.spoken import apart, two_units
 
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 _UNFINISHED = re.compile(r"(?:\x1b(?:\[[0-9;:]*)?|\ufffd|\r)\Z")
-_TRICKS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_TRICKS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]"
+)
 
 
 class Mark(NamedTuple):
