@@ -45,6 +45,13 @@ class PostgresTime(MemoryTime):
         """Let go of the database."""
         self.connection.close()
 
+    def forget(self) -> None:
+        """Remove the board with its time, and let go of the database."""
+        self._do("SET lock_timeout = '20s'")  # a board that was left in the middle of something is told of
+        self._do(f"DROP SCHEMA IF EXISTS {self.schema} CASCADE")
+        self._do(f"DROP TABLE {self._table}")
+        self.close()
+
     def _do(self, statement: str, *values: object) -> None:
         self.connection.execute(statement.encode(), values or None)
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from duly.store import MemoryStore, SQLiteStore, Store
+from duly.store import MemoryStore, SQLiteStore
+from tests.places import StoreFactory, same_schema  # noqa: F401 - a fixture
 from tests.postgres import (  # noqa: F401 - fixtures
     own_postgres,
     pgbouncer,
@@ -17,8 +17,6 @@ from tests.postgres import (  # noqa: F401 - fixtures
     postgres_servers,
     postgres_url,
 )
-
-StoreFactory = Callable[[], Store]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -31,9 +29,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
     return True
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def same_store(request: pytest.FixtureRequest, tmp_path: Path) -> StoreFactory:
     """Make a store on one and the same place, as often as a test restarts its scheduler."""
+    if request.param == "postgres":
+        factory: StoreFactory = request.getfixturevalue("same_schema")
+        return factory
     if request.param == "sqlite":
         return lambda: SQLiteStore(tmp_path / "state.db")
     memory = MemoryStore()

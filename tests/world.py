@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from duly import Event, Scheduler
-from duly.store import Store
 from duly.testing import VirtualClock, crash
 from duly.verify import Header, Outcome, Recorder, judged
-from duly.verify.trace import Crash, micros
+from duly.verify.cluster import judged_together
+from duly.verify.trace import Crash, Lost, micros
+from tests.places import Place, fail_over, take_over
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -75,9 +76,11 @@ class Record:
         return scheduler
 
     def judged(self) -> Outcome:
-        """What the checker says of it."""
+        """What the checker says of it; of a member that lost shards it is asked as of a cluster."""
         encode = msgspec.json.encode
-        return judged([encode(self._header) + b"\n", *(encode(event) + b"\n" for event in self._events)])
+        lines = [encode(self._header) + b"\n", *(encode(event) + b"\n" for event in self._events)]
+        has_lost = any(isinstance(event, Lost) for event in self._events)
+        return judged_together(lines) if has_lost else judged(lines)
 
 
 WORLDS: "list[World]" = []
@@ -88,7 +91,7 @@ class World:
     """Everything around a scheduler. `calls` is the diary: who was called when."""
 
     def __init__(
-        self, same_store: Callable[[], Store], start: str | datetime = "12:00:30", zone: tzinfo = UTC
+        self, same_store: Callable[[], Place], start: str | datetime = "12:00:30", zone: tzinfo = UTC
     ) -> None:
         self.zone = zone
         self.clock = VirtualClock(at(start, zone) if isinstance(start, str) else start)
@@ -96,6 +99,7 @@ class World:
         self.calls: list[tuple[str, str]] = []
         self.events: list[Event] = []
         self.record = Record(self.clock)
+        self._has_crashed = False
         WORLDS.append(self)
         self.scheduler = self.new_scheduler()
 
@@ -136,6 +140,8 @@ class World:
     async def crash(self) -> None:
         """Kill the scheduler."""
         await crash(self.scheduler)
+        fail_over(self.same_store())
+        self._has_crashed = True
 
     async def stop(self, within: timedelta = timedelta(days=400)) -> None:
         """Stop the scheduler, letting time pass for the runs it waits for."""
@@ -150,8 +156,11 @@ class World:
         await self.scheduler.stop()
 
     async def rest(self) -> None:
-        """Let everything come to rest."""
+        """Let everything come to rest; after a crash also what the next scheduler must wait for."""
         await self.clock.advance(timedelta(0))
+        if self._has_crashed:
+            self._has_crashed = False
+            await take_over(self.same_store(), self.scheduler, self.rest)
 
     async def until(self, moment: str) -> None:
         """Let time pass until *moment*."""

@@ -50,6 +50,7 @@ LEVELS: Mapping[str, int] = {
     "EditionSuperseded": logging.WARNING,
     "BoardFault": logging.ERROR,
     "BoardRecovered": logging.INFO,
+    "ServerChanged": logging.WARNING,
     "SupervisorStarted": logging.INFO,
     "SupervisorStopping": logging.INFO,
     "SupervisorStopped": logging.INFO,
@@ -72,6 +73,7 @@ LEVELS: Mapping[str, int] = {
     "TimerRemoved": logging.INFO,
     "TimerFired": logging.INFO,
     "TimerMissed": logging.WARNING,
+    "TimerSkipped": logging.WARNING,
     "TimerRunEnded": logging.INFO,
     "TimerRetryScheduled": logging.INFO,
     "DashboardStarted": logging.INFO,
@@ -149,6 +151,8 @@ TOOK_EFFECT = "the list has taken effect all the same"
 FAILED = "the list has not taken effect"
 STOPS_ALL_THE_SAME = "the scheduler is stopping all the same"
 """What is noted on the cancellation of a call that had begun: giving it up does not undo it."""
+CUT_OFF = "cut off: others may start it now"
+"""With what a run is cancelled that counts as if its process had died: no end of it is heard of."""
 
 _LINE_LIMIT = 200
 

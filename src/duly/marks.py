@@ -49,6 +49,7 @@ CLUSTER_MARKS: Mapping[str, str] = {
     "run found cut off": "a shard was taken, and a task in it was running at a member that is dead",
     "departed run found": "a list brings a task back whose run, from before its removal, goes on at a member",
     "row behind memory": "the board shows a task as it was before a start that a member remembers",
+    "start taken back": "a member finds a start on a row that it wrote and did not carry out",
     "away run ended": "the end of a run at another member was seen on the board",
     "away run cut off": "the member that ran a task whose shard is held here has died",
     "superseded task left alone": "a shard was taken, and a newer list has changed a task in it",

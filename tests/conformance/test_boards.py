@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from duly.testing.boards import Another, BoardConformance, MemoryBoard, Table, Time
+from duly.testing.boards import AnotherTimerBoard, MemoryBoard, Table, Time, TimerBoardConformance
 from tests.boards import MemoryTime, PostgresTime, TimedBoard
 from tests.postgres import PgBouncer, PostgresServer
 
 
-class TestMemoryBoard(BoardConformance):
+class TestMemoryBoard(TimerBoardConformance):
     """A table is one place for as long as the object lives."""
 
     @pytest.fixture
@@ -20,7 +20,7 @@ class TestMemoryBoard(BoardConformance):
         return MemoryTime()
 
     @pytest.fixture
-    def another(self, time: MemoryTime) -> Another:
+    def another(self, time: MemoryTime) -> AnotherTimerBoard:
         """A new board on the same table."""
         table = Table()
         return lambda: MemoryBoard(lambda: time.now_us, table=table)
@@ -37,7 +37,7 @@ def database(postgres: PostgresServer) -> Iterator[str]:
     postgres.drop_database(DATABASE)
 
 
-class OnPostgres(BoardConformance):
+class OnPostgres(TimerBoardConformance):
     """A PostgresBoard is a schema of a database."""
 
     @pytest.fixture
@@ -53,7 +53,7 @@ class OnPostgres(BoardConformance):
         return database
 
     @pytest.fixture
-    def another(self, address: str, time: PostgresTime) -> Iterator[Another]:
+    def another(self, address: str, time: PostgresTime) -> Iterator[AnotherTimerBoard]:
         """A new object on the same database."""
         made: list[TimedBoard] = []
 

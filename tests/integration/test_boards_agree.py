@@ -1,8 +1,8 @@
 """The board in memory and the board in PostgreSQL do the same, whatever is done to them."""
 
 import random
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -10,7 +10,21 @@ import pytest
 from duly.core.task import failed, started, succeeded
 from duly.errors import SchedulerError
 from duly.instant import Instant
-from duly.store.board import AwayEnd, Board, Change, Hold, Row, Stored, Taken, View, shard_of
+from duly.store.board import (
+    AwayEnd,
+    Board,
+    Change,
+    Hold,
+    Published,
+    Row,
+    ShardsLostError,
+    Stored,
+    SupersededError,
+    Taken,
+    TimerRow,
+    View,
+    shard_of,
+)
 from duly.testing.boards import MemoryBoard
 from duly.testing.conformance import NOW_US, sample_task
 from tests.boards import MemoryTime, PostgresTime, TimedBoard
@@ -18,6 +32,7 @@ from tests.boards import MemoryTime, PostgresTime, TimedBoard
 SHARDS = 3
 TTL_US = 10
 MEMBERS = (1, 2, 3)
+TIMERS = range(5)
 TASKS = [sample_task(number) for number in range(1, 7)]
 
 
@@ -29,32 +44,62 @@ def time(postgres_url: str) -> Iterator[PostgresTime]:
     time.close()
 
 
+class Mix(NamedTuple):
+    """Which calls are made, and how often."""
+
+    weights: Mapping[str, int]
+    displacing: float
+    """How many of the lists take the shards from their holders."""
+    pauses_us: Sequence[int]
+    """Between two calls, one of these passes."""
+    outcomes: Sequence[tuple[str, type[Exception] | None]]
+    """What happens, whatever the seed."""
+
+
+OF_TASKS = Mix(
+    {"join": 3, "beat": 8, "publish": 8, "take": 8, "write": 14, "report": 5, "give": 3, "leave": 1},
+    displacing=0.8,
+    pauses_us=[0, 0, 1, 1, 2, 5],
+    outcomes=[("write", None), ("write", ShardsLostError), ("take", None), ("publish", None)],
+)
+OF_TIMERS = Mix(
+    {"join": 5, "beat": 20, "publish": 8, "take": 16, "write": 3, "write_timers": 40, "give": 2, "leave": 1},
+    displacing=0.1,
+    pauses_us=[0, 0, 0, 1, 1, 2],
+    outcomes=[("write_timers", refusal) for refusal in (None, ShardsLostError, SupersededError)],
+)
+
+
 class Chance:
     """One random call after another, from what may be known by now and what is long out of date."""
 
-    def __init__(self, seed: int, time: MemoryTime) -> None:
-        self._random = random.Random(seed)
+    def __init__(self, seed: int, time: MemoryTime, mix: "Mix") -> None:
+        self._mix = mix
+        self._random, self._random_displacing = random.Random(seed), random.Random(seed)
         self._time = time
         self._terms = dict.fromkeys(range(SHARDS), 0)
         self._number = 0
+        self._edition = 0
+        self._holders: dict[int, int] = {}
         self._starts: list[int] = [NOW_US]
         self.shown: list[Stored] = []
         """What the last one who published was shown."""
 
     def call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         """The name of a method of boards, and what to give it."""
-        kind = self._random.choices(
-            ["join", "beat", "publish", "take", "write", "report", "give", "leave"],
-            [3, 8, 8, 8, 14, 5, 3, 1],
-        )[0]
-        member = self._random.choice(MEMBERS)
+        kind = self._random.choices(list(self._mix.weights), list(self._mix.weights.values()))[0]
+        holders = [*self._holders.values()] if kind == "write_timers" else []
+        member = self._random.choice([*MEMBERS, *holders * 4])
         values: tuple[tuple[Any, ...], dict[str, Any]] = getattr(self, f"_{kind}")(member)
         return kind, (member, *values[0]), values[1]
 
-    def note(self, answer: object) -> None:
-        """Learn the terms."""
+    def note(self, member: int, answer: object) -> None:
+        """Learn the holders, the terms and the editions."""
         if isinstance(answer, Taken):
+            self._holders.update((hold.shard, member) for hold in answer.holds)
             self._terms.update((hold.shard, hold.term) for hold in answer.holds)
+        if isinstance(answer, Published):
+            self._edition = max(self._edition, answer.edition)
 
     def _join(self, member: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (f"host {member}",), {"ttl_us": TTL_US}
@@ -70,7 +115,9 @@ class Chance:
             self.shown = [plain(row) for row in stored]
             return Change(put, removed)
 
-        return (self._random.choice("abcdefghijklmnopqrst"), decide), {}
+        return (self._random.choice("abcdefghijklmnopqrst"), decide), {
+            "displaces": self._random_displacing.random() < self._mix.displacing
+        }
 
     def _take(self, _member: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (self._some(range(SHARDS)),), {}
@@ -82,6 +129,22 @@ class Chance:
         tasks = [task for task in TASKS if shard_of(task.name, SHARDS) in shards]
         rows = [self._row(task, member) for task in self._some(tasks)]
         return (holds,), {"rows": rows, "is_whole": self._is_odd()}
+
+    def _write_timers(self, member: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        held = [shard for shard, holder in self._holders.items() if holder == member]
+        shard = self._random.choice([*range(SHARDS), *held * 4])
+        self._number += 1
+        number = self._number - self._random.choice([0, 0, 0, 0, 3])
+        put = [
+            TimerRow(shard, (at, f"timer {at}", None, self._number), self._random.choice([None, *MEMBERS]))
+            for at in self._some(TIMERS)
+        ]
+        edition = self._random.choice([None, self._edition, self._edition, self._edition - 1])
+        return (self._hold(shard), number), {
+            "put": put,
+            "removed": self._some(TIMERS),
+            "edition": edition,
+        }
 
     def _report(self, _member: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         started = self._starts[-3:]
@@ -121,7 +184,7 @@ async def outcome(board: Board, kind: str, given: tuple[Any, ...], named: dict[s
     try:
         answer = await getattr(board, kind)(*given, **named)
     except SchedulerError as error:
-        return type(error), getattr(error, "shards", None)
+        return type(error), getattr(error, "shards", None), getattr(error, "newest", None)
     return answer
 
 
@@ -139,15 +202,16 @@ def plain(stored: Stored) -> Stored:
     return stored._replace(record=tuple(stored.record))
 
 
+@pytest.mark.parametrize("mix", [OF_TASKS, OF_TIMERS], ids=["tasks", "timers"])
 @pytest.mark.parametrize("seed", range(6))
-async def test_boards_agree(postgres_url: str, time: PostgresTime, seed: int) -> None:
+async def test_boards_agree(postgres_url: str, time: PostgresTime, seed: int, mix: Mix) -> None:
     """Two hundred random calls by three members have the same answers, and leave the same behind."""
     memory, real = MemoryBoard(lambda: time.now_us), TimedBoard(postgres_url, time)
     for board in (memory, real):
         await board.open("id", shards=SHARDS)
-    chance, random_time = Chance(seed, time), random.Random(seed)
-    kinds: set[tuple[str, bool]] = set()
-    removed = 0
+    chance, random_time = Chance(seed, time, mix), random.Random(seed)
+    kinds: set[tuple[str, type | None]] = set()
+    removed = timers = 0
     for step in range(200):
         kind, given, named = chance.call()
         expected = await outcome(memory, kind, given, named)
@@ -157,11 +221,14 @@ async def test_boards_agree(postgres_url: str, time: PostgresTime, seed: int) ->
         removed += sum(row.is_removed for row in shown)
         chance.shown = []
         assert compared(actual) == compared(expected), f"seed {seed}, step {step}: {kind} {given} {named}"
-        chance.note(actual)
-        kinds.add((kind, isinstance(actual, tuple) and isinstance(actual[0], type)))
+        chance.note(given[0], actual)
+        kinds.add((kind, actual[0] if isinstance(actual, tuple) and isinstance(actual[0], type) else None))
         views = compared(await real.view()), compared(await memory.view())
         assert views[0] == views[1], f"seed {seed}, step {step}: {kind} {given} {named}"
-        time.advance(random_time.choice([0, 0, 1, 1, 2, 5]))
+        rows = await real.timers()
+        assert rows == await memory.timers(), f"seed {seed}, step {step}: {kind} {given} {named}"
+        timers = max(timers, len(rows))
+        time.advance(random_time.choice(mix.pauses_us))
     await real.close()
-    assert {("write", False), ("write", True), ("take", False), ("publish", False)} <= kinds
-    assert removed
+    assert set(mix.outcomes) <= set(kinds)
+    assert removed if mix is OF_TASKS else timers > 1

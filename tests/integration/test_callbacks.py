@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from duly import in_thread
-from tests.conftest import StoreFactory
+from tests.places import StoreFactory
 from tests.world import HOUR, MINUTE, World
 
 

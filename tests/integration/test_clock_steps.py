@@ -1,15 +1,12 @@
 """A wall clock that jumps (SCHEDULER.md 3)."""
 
 import asyncio
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from duly import Scheduler, StoreError
 from duly.clock import HostClock
-from duly.core.task import Task
-from duly.store import MemoryStore
-from duly.testing import FaultyStore, VirtualClock
-from tests.conftest import StoreFactory
+from duly.testing import VirtualClock
+from tests.places import StoreFactory, hooked
 from tests.world import HOUR, MINUTE, World
 
 BROKEN = ValueError("broken")
@@ -151,7 +148,7 @@ class PlainClock:
         await self.inner.sleep_until(moment)
 
 
-async def test_users_clock_with_two_methods_is_enough() -> None:
+async def test_users_clock_with_two_methods_is_enough(same_store: StoreFactory) -> None:
     """A clock that only tells the time and sleeps drives a scheduler, and steps forward are made up for."""
     inner = VirtualClock(datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC))
     calls: list[str] = []
@@ -159,7 +156,7 @@ async def test_users_clock_with_two_methods_is_enough() -> None:
     async def callback() -> None:
         calls.append(f"{inner.now():%H:%M:%S}")
 
-    scheduler = Scheduler(MemoryStore(), clock=PlainClock(inner), timezone=UTC)
+    scheduler = Scheduler(same_store(), clock=PlainClock(inner), timezone=UTC)
     await scheduler.initialize([("a", "* * * * *", callback, MINUTE)])
     await inner.advance(MINUTE)
     inner.step(HOUR)
@@ -210,7 +207,7 @@ async def test_due_that_stood_is_answered_after_a_small_step_back(same_store: St
 
 async def test_due_that_stood_survives_a_step_back_and_a_crash(same_store: StoreFactory) -> None:
     """What stood when the clock was set back is remembered over a crash."""
-    faulty = FaultyStore(same_store())
+    faulty = hooked(same_store())
     world = World(lambda: faulty, "12:10:30")
     task = world.task("a", "11 * * * *")
     await world.begin(task)
@@ -229,9 +226,9 @@ async def test_due_that_stood_survives_a_step_back_and_a_crash(same_store: Store
     await world.scheduler.stop()
 
 
-async def test_retry_that_had_come_stands_after_a_step_back() -> None:
+async def test_retry_that_had_come_stands_after_a_step_back(same_store: StoreFactory) -> None:
     """A retry that was due while the store could not write starts once it can, wherever the clock is."""
-    faulty = FaultyStore(MemoryStore())
+    faulty = hooked(same_store())
     world = World(lambda: faulty, "12:00:00")
     await world.begin(world.task("a", "0 12 * * *", outcomes=[BROKEN], delay=timedelta(seconds=30)))
     await world.until("12:00:10")
@@ -244,30 +241,16 @@ async def test_retry_that_had_come_stands_after_a_step_back() -> None:
     await world.scheduler.stop()
 
 
-class GatedStore(MemoryStore):
-    """A store whose saves wait until they are let through."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = asyncio.Event()
-        self.gate.set()
-
-    async def save(self, tasks: Sequence[Task]) -> None:
-        """Save, when the gate is open."""
-        await self.gate.wait()
-        await super().save(tasks)
-
-
-async def test_clock_set_back_while_a_start_is_written() -> None:
+async def test_clock_set_back_while_a_start_is_written(same_store: StoreFactory) -> None:
     """A call that comes after a large step back answers what is due by then, once."""
-    store = GatedStore()
-    world = World(lambda: store, "12:01:00")
+    place, gate = hooked(same_store()), asyncio.Event()
+    world = World(lambda: place, "12:01:00")
     await world.begin(world.task("a", "0,5 * * * *"))
-    store.gate.clear()
+    place.before_save = gate.wait
     await world.until("12:05")
     world.clock.step(-timedelta(seconds=302))
     await world.clock.advance(timedelta(seconds=4))
-    store.gate.set()
+    gate.set()
     await world.rest()
     assert world.calls == [("a", "12:00:02")]
     await world.until("12:04:59")

@@ -1,7 +1,6 @@
 """Giving up half-way, beginning anew, and two things at once: found by a hostile reader."""
 
 import asyncio
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,30 +8,16 @@ import apsw
 import pytest
 
 from duly import Scheduler, ScheduleTaskError, StopSchedulerError, StoreError, StoreInUseError
-from duly.core.task import Task
-from duly.store import MemoryStore, SQLiteStore, Store
-from duly.testing import FaultyStore, VirtualClock
+from duly.store import SQLiteStore
+from duly.testing import VirtualClock
 from duly.threads import Worker
-from tests.conftest import StoreFactory
+from tests.places import StoreFactory, hooked
 from tests.world import HOUR, MINUTE, World
 
 FULL = StoreError(store="state.db", reason="the disk is full")
 
 
-class SlowStore(FaultyStore):
-    """A store whose saves take a while of virtual time."""
-
-    def __init__(self, store: Store, clock: VirtualClock) -> None:
-        super().__init__(store)
-        self._clock = clock
-        self.takes = timedelta(0)
-
-    async def save(self, tasks: Sequence[Task]) -> None:
-        """Save, slowly."""
-        await self._clock.sleep_until(self._clock.now() + self.takes)
-        await super().save(tasks)
-
-
+@pytest.mark.sqlite_only("only a file has a relative path")
 async def test_directory_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store given by a relative path stays where it was when the program changes directory."""
     for name in ("here", "there"):
@@ -53,11 +38,11 @@ async def test_directory_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 async def test_stop_given_up_loses_no_end(same_store: StoreFactory, given_up_after_s: int) -> None:
     """A stop cancelled while it waits or writes can be repeated, and every end is recorded."""
     world = World(same_store, "12:00:00")
-    slow = SlowStore(same_store(), world.clock)
+    slow = hooked(same_store())
     world.same_store = lambda: slow
     task = world.task("a", "0 12 * * *", lasts=timedelta(seconds=10))
     await world.begin(task)
-    slow.takes = timedelta(seconds=10)
+    slow.before_save = lambda: world.clock.sleep_until(world.clock.now() + timedelta(seconds=10))
     stopping = asyncio.create_task(world.scheduler.stop())
     await world.clock.advance(timedelta(seconds=given_up_after_s))
     stopping.cancel()
@@ -127,7 +112,7 @@ async def test_step_right_before_a_stop(same_store: StoreFactory) -> None:
 
 async def test_same_process_remembers_what_it_could_not_write(same_store: StoreFactory) -> None:
     """A run whose end could not be written at stop is not run again by the scheduler that saw it end."""
-    faulty = FaultyStore(same_store())
+    faulty = hooked(same_store())
     world = World(lambda: faulty, "12:00:00")
     task = world.task("a", "0 12 * * *", lasts=MINUTE)
     await world.begin(task)
@@ -146,7 +131,7 @@ async def test_same_process_remembers_what_it_could_not_write(same_store: StoreF
     await world.scheduler.stop()
 
 
-def test_one_scheduler_on_two_event_loops(tmp_path: Path) -> None:
+def test_one_scheduler_on_two_event_loops(same_store: StoreFactory) -> None:
     """A scheduler that was stopped on one event loop works on another."""
     clock = VirtualClock(datetime(2026, 1, 1, 12, tzinfo=UTC))
     calls: list[str] = []
@@ -154,7 +139,7 @@ def test_one_scheduler_on_two_event_loops(tmp_path: Path) -> None:
     async def callback() -> None:
         calls.append(f"{clock.now():%H:%M}")
 
-    scheduler = Scheduler(tmp_path / "state.db", clock=clock, timezone=UTC)
+    scheduler = Scheduler(same_store(), clock=clock, timezone=UTC)
 
     async def story() -> None:
         await asyncio.gather(
@@ -202,6 +187,7 @@ async def test_agenda_does_not_grow(same_store: StoreFactory) -> None:
     await world.scheduler.stop()
 
 
+@pytest.mark.sqlite_only("a file is replaced under its scheduler")
 async def test_older_copy_put_in_place(tmp_path: Path) -> None:
     """A database replaced by an older copy of itself is noticed, and all of it is written anew."""
     path = tmp_path / "state.db"
@@ -222,6 +208,7 @@ async def test_older_copy_put_in_place(tmp_path: Path) -> None:
     await world.scheduler.stop()
 
 
+@pytest.mark.sqlite_only("a file is replaced under its scheduler")
 @pytest.mark.excused("S1d", "T3", "T4", "T7")  # two stores with two memories
 async def test_other_ids_put_in_place(tmp_path: Path) -> None:
     """A database replaced by one with the same names under other ids is taken over, not fought with."""
@@ -240,6 +227,7 @@ async def test_other_ids_put_in_place(tmp_path: Path) -> None:
     await world.scheduler.stop()
 
 
+@pytest.mark.sqlite_only("only a file has a log beside it")
 async def test_log_deleted_while_in_use(tmp_path: Path) -> None:
     """A write-ahead log deleted under a live scheduler is noticed, and nothing is run again after a crash."""
     path = tmp_path / "state.db"
@@ -257,6 +245,7 @@ async def test_log_deleted_while_in_use(tmp_path: Path) -> None:
     await world.scheduler.stop()
 
 
+@pytest.mark.sqlite_only("only a file has a hold")
 async def test_hold_file_deleted(tmp_path: Path) -> None:
     """A hold whose file was deleted is taken again at the next write, before anybody else runs a minute."""
     path = tmp_path / "state.db"
@@ -270,6 +259,7 @@ async def test_hold_file_deleted(tmp_path: Path) -> None:
     await world.scheduler.stop()
 
 
+@pytest.mark.sqlite_only("a file is deleted under its scheduler")
 async def test_file_deleted_right_before_stop(tmp_path: Path) -> None:
     """A database deleted just before the stop is written anew by it."""
     path = tmp_path / "state.db"
@@ -299,6 +289,7 @@ async def test_crash_during_initialize(same_store: StoreFactory) -> None:
     await world.scheduler.stop()
 
 
+@pytest.mark.sqlite_only("only a file has a hold")
 async def test_refused_open_leaves_no_thread(tmp_path: Path) -> None:
     """An attempt to open a store that is held leaves no thread behind."""
     path = tmp_path / "state.db"
@@ -313,9 +304,9 @@ async def test_refused_open_leaves_no_thread(tmp_path: Path) -> None:
     await world.scheduler.stop()
 
 
-async def test_initialize_after_a_failed_half_stop() -> None:
+async def test_initialize_after_a_failed_half_stop(same_store: StoreFactory) -> None:
     """After a stop that was given up and then failed, initialize begins anew."""
-    faulty = FaultyStore(MemoryStore())
+    faulty = hooked(same_store())
     world = World(lambda: faulty, "12:00:00")
     await world.begin(world.task("a", "0 12 * * *", lasts=MINUTE))
     stopping = asyncio.create_task(world.scheduler.stop())
@@ -332,7 +323,7 @@ async def test_initialize_after_a_failed_half_stop() -> None:
     await world.stop()
 
 
-async def test_clock_that_cannot_sleep_is_asked_again() -> None:
+async def test_clock_that_cannot_sleep_is_asked_again(same_store: StoreFactory) -> None:
     """A clock whose sleep fails once does not put the scheduler to sleep for ever."""
     inner = VirtualClock(datetime(2026, 1, 1, 12, tzinfo=UTC))
     failures = [OSError("no sleep")]
@@ -350,7 +341,7 @@ async def test_clock_that_cannot_sleep_is_asked_again() -> None:
     async def callback() -> None:
         calls.append(f"{inner.now():%H:%M}")
 
-    scheduler = Scheduler(MemoryStore(), clock=Flaky(), timezone=UTC)
+    scheduler = Scheduler(same_store(), clock=Flaky(), timezone=UTC)
     await scheduler.initialize([("a", "1 * * * *", callback, MINUTE)])
     while failures or len(inner._sleepers) < 1:  # noqa: ASYNC110 (the fall-back sleeps in real time)
         await asyncio.sleep(0.01)  # noqa: TID251
@@ -361,7 +352,7 @@ async def test_clock_that_cannot_sleep_is_asked_again() -> None:
 
 async def test_start_written_and_never_called_is_no_interruption(same_store: StoreFactory) -> None:
     """A start that reached the disk and was not carried out is still owed, to the scheduler that knows."""
-    faulty = FaultyStore(same_store())
+    faulty = hooked(same_store())
     world = World(lambda: faulty)
     task = world.task("a", "1 12 * * *")
     await world.begin(task)
@@ -379,7 +370,7 @@ async def test_start_written_and_never_called_is_no_interruption(same_store: Sto
 
 async def test_run_that_outlives_its_failed_initialize(same_store: StoreFactory) -> None:
     """A callback whose initialize failed ends after the store was let go; its end is remembered."""
-    faulty = FaultyStore(same_store())
+    faulty = hooked(same_store())
     world = World(lambda: faulty, "12:00:00")
 
     async def changes() -> None:

@@ -1,7 +1,6 @@
 """`initialize` and `stop` in every order (SCHEDULER.md 4)."""
 
 import asyncio
-from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import pytest
@@ -15,10 +14,7 @@ from duly import (
     StopSchedulerError,
     StoreError,
 )
-from duly.core.task import Task
-from duly.store import MemoryStore, Store
-from duly.testing import FaultyStore
-from tests.conftest import StoreFactory
+from tests.places import StoreFactory, hooked
 from tests.world import HOUR, MINUTE, Registration, World, at
 
 
@@ -153,9 +149,9 @@ async def test_stop_waits_for_an_initialize_called_before(same_store: StoreFacto
     assert (world.scheduler.state, world.calls) == ("Stopped", [])
 
 
-async def test_stop_does_not_raise_for_a_failed_initialize() -> None:
+async def test_stop_does_not_raise_for_a_failed_initialize(same_store: StoreFactory) -> None:
     """The failure of an initialize is raised there, not by the stop that waited for it."""
-    faulty = FaultyStore(MemoryStore())
+    faulty = hooked(same_store())
     faulty.fail(StoreError(store="x", reason="is broken"))
     world = World(lambda: faulty)
     starting = asyncio.create_task(world.scheduler.initialize([world.task("a")]))
@@ -188,7 +184,7 @@ async def test_bad_argument_changes_nothing(same_store: StoreFactory) -> None:
 
 async def failed_reinitialize(same_store: StoreFactory) -> tuple[World, Registration]:
     """A world in which a new list has failed for the store's sake, with a run of two minutes in flight."""
-    faulty = FaultyStore(same_store())
+    faulty = hooked(same_store())
     world = World(lambda: faulty, "12:00:00")
     task = world.task("a", "0 12 * * *", lasts=timedelta(minutes=2))
     await world.begin(task)
@@ -242,9 +238,7 @@ async def test_stop_after_a_failed_initialize_waits_for_runs(same_store: StoreFa
 async def test_stop_after_two_failed_initializes_waits_for_runs(same_store: StoreFactory) -> None:
     """Nor does a second list that fails make a stop forget the run in flight."""
     world, _ = await failed_reinitialize(same_store)
-    store = world.same_store()
-    assert isinstance(store, FaultyStore)
-    store.fail(StoreError(store="x", reason="is broken"))
+    hooked(world.same_store()).fail(StoreError(store="x", reason="is broken"))
     with pytest.raises(ScheduleTaskError):
         await world.scheduler.initialize([world.task("c")])
     stopping = asyncio.create_task(world.scheduler.stop())
@@ -256,7 +250,7 @@ async def test_stop_after_two_failed_initializes_waits_for_runs(same_store: Stor
 
 async def test_failed_first_initialize_lets_go_of_the_store(same_store: StoreFactory) -> None:
     """After a failed start the same store can be used by another scheduler."""
-    faulty = FaultyStore(same_store())
+    faulty = hooked(same_store())
     faulty.fail(StoreError(store="x", reason="is broken"))
     world = World(lambda: faulty)
     with pytest.raises(ScheduleTaskError):
@@ -268,9 +262,9 @@ async def test_failed_first_initialize_lets_go_of_the_store(same_store: StoreFac
     await world.scheduler.stop()
 
 
-async def test_stop_that_cannot_write_says_so() -> None:
+async def test_stop_that_cannot_write_says_so(same_store: StoreFactory) -> None:
     """A stop that cannot record the last ends raises StopSchedulerError and lets go all the same."""
-    faulty = FaultyStore(MemoryStore())
+    faulty = hooked(same_store())
     world = World(lambda: faulty, "12:00:00")
     task = world.task("a", "0 12 * * *", lasts=MINUTE)
     await world.begin(task)
@@ -386,9 +380,9 @@ async def test_initialize_inside_a_stopping_callback_is_refused(same_store: Stor
     assert world.scheduler.state == "Stopped"
 
 
-async def test_failing_initialize_inside_a_callback_does_not_deadlock() -> None:
+async def test_failing_initialize_inside_a_callback_does_not_deadlock(same_store: StoreFactory) -> None:
     """A callback whose initialize fails gets the error, and the scheduler is down."""
-    faulty = FaultyStore(MemoryStore())
+    faulty = hooked(same_store())
     world = World(lambda: faulty, "12:00:00")
     raised: list[SchedulerError] = []
 
@@ -422,6 +416,7 @@ async def test_exactly_two_public_methods() -> None:
     assert {name for name in dir(Scheduler) if not name.startswith("_")} == {"initialize", "stop", "state"}
 
 
+@pytest.mark.sqlite_only("it is about a path")
 async def test_nothing_is_touched_before_initialize(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Making a scheduler creates no file, needs no loop, starts no thread."""
     folder = tmp_path_factory.mktemp("empty")
@@ -456,31 +451,19 @@ async def test_odd_names_through_a_whole_life(same_store: StoreFactory) -> None:
     assert len(world.told("TaskPreserved")) == len(names)
 
 
-class TellingStore(FaultyStore):
-    """A store that tells when it is about to answer a save."""
-
-    def __init__(self, store: Store, on_save: Callable[[], None]) -> None:
-        super().__init__(store)
-        self._on_save = on_save
-
-    async def save(self, tasks: Sequence[Task]) -> None:
-        """Save, tell, and answer a little later."""
-        await super().save(tasks)
-        self._on_save()
-        await asyncio.sleep(0)  # noqa: TID251 (so that what was told can begin)
-        await asyncio.sleep(0)  # noqa: TID251
-
-
 async def test_stop_while_a_start_is_written(same_store: StoreFactory) -> None:
     """A start that was on disk when stop was requested is not carried out, and taken back from the disk."""
     stops: list[asyncio.Task[None]] = []
 
-    def stop_once() -> None:
+    async def stop_once() -> None:
         if not stops:
             stops.append(asyncio.create_task(world.scheduler.stop()))
+        await asyncio.sleep(0)  # noqa: TID251 (so that the stop can begin)
+        await asyncio.sleep(0)  # noqa: TID251
 
-    telling = TellingStore(same_store(), stop_once)
-    world = World(lambda: telling)
+    place = hooked(same_store())
+    place.after_save = stop_once
+    world = World(lambda: place)
     task = world.task("a", "1 12 * * *")
     await world.begin(task)
     await world.until("12:01")

@@ -1,19 +1,13 @@
 """Registrations that change: new, preserved, overridden, orphaned (SCHEDULER.md 4 and 5)."""
 
+import asyncio
 from datetime import timedelta
-from typing import Any
 
-from duly.store import MemoryStore, Store
-from tests.conftest import StoreFactory
+from duly import StoreError
+from tests.places import StoreFactory, hooked, records
 from tests.world import HOUR, MINUTE, World
 
 BROKEN = ValueError("broken")
-
-
-async def records(store: Store) -> dict[str, tuple[Any, ...]]:
-    contents = await store.open("reader")
-    await store.close()
-    return {record[1]: tuple(record) for record in contents.records}
 
 
 async def test_each_class_is_told(same_store: StoreFactory) -> None:
@@ -86,9 +80,10 @@ async def test_override_that_matches_the_minute_starts(same_store: StoreFactory)
 
 async def test_identical_list_changes_nothing_but_callbacks(same_store: StoreFactory) -> None:
     """Initializing again with the same list writes nothing and starts nothing; new callbacks are used."""
-    world = World(same_store, "12:00:00")
+    place = hooked(same_store())
+    world = World(lambda: place, "12:00:00")
     await world.begin(world.task("a"))
-    before = dict(same_store().records) if isinstance(same_store(), MemoryStore) else None  # type: ignore[attr-defined]
+    before = place.writes
     called: list[str] = []
 
     async def new_callback() -> None:
@@ -96,8 +91,7 @@ async def test_identical_list_changes_nothing_but_callbacks(same_store: StoreFac
 
     await world.scheduler.initialize([("a", "* * * * *", new_callback, timedelta(minutes=5))])
     await world.rest()
-    if before is not None:
-        assert same_store().records == before  # type: ignore[attr-defined]
+    assert place.writes == before
     assert (len(world.calls), called) == (1, [])
     await world.clock.advance(MINUTE)
     assert (len(world.calls), called) == (1, ["new"])
@@ -115,6 +109,33 @@ async def test_run_of_a_staying_task_is_kept(same_store: StoreFactory) -> None:
     assert [fields["duration"] for _, fields in world.told("TaskRunCompleted")] == [3_600_000]
     await world.scheduler.stop()
     assert (await records(same_store()))["stays"][13] is None
+
+
+async def test_run_that_ends_as_a_list_is_about_to_be_written(same_store: StoreFactory) -> None:
+    """A run that ends while the ends before it are being written for a new list is not run again."""
+    faulty, is_over = hooked(same_store()), asyncio.Event()
+    world = World(lambda: faulty, "12:00:00")
+
+    async def waits() -> None:
+        world.calls.append(("waits", "12:00:00"))
+        await is_over.wait()
+
+    async def end_it() -> None:
+        is_over.set()
+        for _ in range(9):
+            await asyncio.sleep(0)  # noqa: TID251 (lets it end)
+
+    tasks = [world.task("ends", "0 12 * * *", lasts=MINUTE), ("waits", "0 12 * * *", waits, HOUR)]
+    await world.begin(*tasks)
+    faulty.fail(StoreError(store="x", reason="is broken"))
+    await world.until("12:01:30")
+    faulty.heal()
+    faulty.before_save = end_it
+    await world.scheduler.initialize([*tasks, world.task("new", "0 1 * * *")])
+    await end_it()
+    await world.until("12:30")
+    assert world.calls == [("ends", "12:00:00"), ("waits", "12:00:00")]
+    await world.scheduler.stop()
 
 
 async def test_run_of_a_removed_task_finishes_and_is_forgotten(same_store: StoreFactory) -> None:

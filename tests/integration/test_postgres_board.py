@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +14,17 @@ from duly.core.record import COLUMNS, record_of
 from duly.core.task import started
 from duly.errors import StoreError
 from duly.instant import SECOND_US, Instant
-from duly.store.board import SHARDS, Change, Hold, Row, ShardsLostError, Stored, shard_of
+from duly.store.board import (
+    SHARDS,
+    Change,
+    Hold,
+    Row,
+    ShardsLostError,
+    Stored,
+    SupersededError,
+    TimerRow,
+    shard_of,
+)
 from duly.store.postgres import PostgresBoard
 from duly.store.postgres.scripts import Scripts
 from duly.testing.conformance import NOW_US, sample_task
@@ -24,6 +35,9 @@ TTL_US = 60 * SECOND_US
 TASK = sample_task(1)
 SHARD = shard_of(TASK.name, SHARDS)
 OTHER_SHARD = (SHARD + 1) % SHARDS
+TIMER = TimerRow(SHARD, (1, "timer", "{}", NOW_US), 1)
+LOCK = 0x64756C79 << 32 | zlib.crc32(b"duly")
+"""What members wait for that found a board at the same time."""
 BEGUN = Row(started(TASK, NOW_US, is_retry=False), 1)
 
 Boards = Callable[..., PostgresBoard]
@@ -211,6 +225,67 @@ async def test_beat_behind_a_take_sees_it(
     race.execute("UPDATE duly.shard SET holder = 2, term = term + 1 WHERE shard = %s", [SHARD])
     race.commit()
     assert (await beat).places[SHARD].holder == 2
+
+
+async def test_timers_are_judged_after_their_wait(boards: Boards, race: Race) -> None:
+    """A write of timers that waits while its shard is taken is refused, and the taker's rows stand."""
+    board = boards()
+    holds = await holding(board)
+    await board.write_timers(1, holds[SHARD], 1, put=[TIMER], removed=())
+    race.lock(SHARD)
+    race.execute("UPDATE duly.shard SET holder = 2, term = term + 1, number = 0 WHERE shard = %s", [SHARD])
+    race.execute("UPDATE duly.timer SET run_by = 2")
+    write = asyncio.create_task(board.write_timers(1, holds[SHARD], 2, put=[], removed=[TIMER.record[0]]))
+    await race.waited_for()
+    race.commit()
+    with pytest.raises(ShardsLostError):
+        await write
+    assert await board.timers([SHARD]) == [TIMER._replace(run_by=2)]
+
+
+async def test_timers_wait_for_a_list(boards: Boards, race: Race) -> None:
+    """A write of timers that meets a list under way waits for it, and by the older list begins nothing."""
+    first, second = boards(), boards()
+    holds = await holding(first)
+    await second.open("id")
+    await second.join(2, "host", ttl_us=TTL_US)
+    deciding, decided = threading.Event(), threading.Event()
+
+    def decide(*_: object) -> Change:
+        deciding.set()
+        assert decided.wait(20)
+        return Change((), ())
+
+    publish = asyncio.create_task(second.publish(2, "newer", decide, displaces=False))
+    assert await asyncio.to_thread(deciding.wait, 20)
+    write = asyncio.create_task(first.write_timers(1, holds[SHARD], 1, put=[TIMER], removed=(), edition=1))
+    await race.waited_for()
+    decided.set()
+    assert (await publish).edition == 2
+    with pytest.raises(SupersededError):
+        await write
+    assert await first.timers() == []
+    await first.write_timers(1, holds[SHARD], 1, put=[TIMER], removed=(), edition=2)
+
+
+async def test_damaged_timers_are_told_by_name(
+    boards: Boards, postgres: PostgresServer, postgres_database: str
+) -> None:
+    """Of a row whose record somebody has broken the id and the name come back; the others are whole."""
+    board = boards()
+    holds = await holding(board)
+    rows = [TimerRow(SHARD, (number, f"naïve {number}", None)) for number in range(7)]
+    await board.write_timers(1, holds[SHARD], 1, put=rows, removed=())
+    for number, record in enumerate(["", "{}", "[", "[2]", '[9,"x",1]', "[" * 100_000]):
+        postgres.rows(
+            "UPDATE duly.timer SET record = %s WHERE id = %s", record, number, database=postgres_database
+        )
+    postgres.rows("UPDATE duly.timer SET name = 'ä\\' WHERE id = 0", database=postgres_database)
+    names = ["ä\\", *(row.record[1] for row in rows[1:-1])]
+    assert await board.timers() == [
+        *(TimerRow(SHARD, (number, name)) for number, name in enumerate(names)),
+        rows[-1],
+    ]
 
 
 async def test_list_stops_writes_but_no_beats(boards: Boards, race: Race) -> None:
@@ -471,8 +546,10 @@ async def test_restarted_server_is_found_again(own_postgres: PostgresServer) -> 
 async def test_cancelled_opening_leaves_it_closed(
     boards: Boards,
     race: Race,
+    postgres: PostgresServer,
+    postgres_database: str,
 ) -> None:
-    """An opening that was cancelled leaves no connection, and the board can be opened again."""
+    """A cancelled opening ends at once and in the end leaves no connection; the board can be opened again."""
     board = boards()
     await holding(board)
     await board.close()
@@ -480,12 +557,34 @@ async def test_cancelled_opening_leaves_it_closed(
     opening = asyncio.create_task(board.open("id"))
     await race.waited_for()
     opening.cancel()
-    asyncio.get_running_loop().call_soon(race.rollback)
     with pytest.raises(asyncio.CancelledError):
         await opening
-    with pytest.raises(StoreError, match="is not open"):
-        await board.view()
+    await race.waited_for()  # nobody has interrupted it
+    for call in (board.view, board.timers):
+        with pytest.raises(StoreError, match="is not open"):
+            await call()
+    race.rollback()
+    ours = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND application_name = 'duly'"
+    gone = lambda: postgres.value(ours, postgres_database) == 0  # noqa: E731
+    await asyncio.to_thread(until, gone, "the connection is closed")
     assert await board.open("id") == "id"
+
+
+async def test_board_is_opened_beside_a_cancelled_opening(boards: Boards, race: Race) -> None:
+    """What a cancelled opening still does, and how it ends, does not touch the opening that follows."""
+    board = boards()
+    race.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+    first = asyncio.create_task(board.open("first"))
+    await race.waited_for()
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    second = asyncio.create_task(board.open("second"))
+    await race.waited_for(2)
+    race.rollback()
+    assert await second in {"first", "second"}
+    await board.join(1, "host", ttl_us=TTL_US)
+    assert len((await board.view()).seats) == 1
 
 
 def test_columns_are_those_of_records() -> None:

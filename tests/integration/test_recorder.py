@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from duly import Event, InvalidRegistrationError, Scheduler, StoreError, in_thread
+from duly.events import CUT_OFF
 from duly.store import MemoryStore, Store
 from duly.testing import FaultyStore, VirtualClock, crash
 from duly.verify import Monitor, Recorder, Verdict, judged
@@ -471,6 +472,78 @@ async def test_a_member_of_a_cluster_is_recorded(tmp_path: Path) -> None:
         {"shard": 0, "term": 3, "edition": 1},
         {"shard": 0, "term": 3},
     ]
+
+
+def events_of(path: Path, *kinds_: str) -> list[dict[str, Any]]:
+    """The events of these kinds, without who wrote them and when."""
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    return [
+        {key: value for key, value in line.items() if key not in {"t", "m", "proc"}}
+        for line in lines
+        if line["ev"] in kinds_
+    ]
+
+
+async def test_a_member_says_which_server_answers(tmp_path: Path) -> None:
+    """What a member takes, and its lists, name the server of the database that said so."""
+    path = tmp_path / "a.jsonl"
+    scheduler = Scheduler(MemoryStore(), clock=VirtualClock(NOON), timezone=UTC)
+    recorder = Recorder(path, membership=Membership("a", shards=1, failover_us=10_000_000))
+    wrapped = recorder.wrap(scheduler)
+    announce = scheduler._announcer.announce
+    await wrapped.initialize([task("x")])
+    announce("MemberJoined", member="a", server="one")
+    announce("ShardsTaken", shards=[[0, 2]], edition=1)
+    announce("ServerChanged", server="two")
+    announce("EditionPublished", edition=2)
+    announce("ShardsTaken", shards=[[0, 2]], edition=2)
+    await wrapped.stop()
+    assert [event["server"] for event in events_of(path, "Taken", "Edition")] == ["one", "two", "two"]
+
+
+async def test_a_run_that_is_cut_off_is_lost(tmp_path: Path) -> None:
+    """A run whose lease ran out says that it was lost, also if its shard was given away before."""
+    path, clock = tmp_path / "a.jsonl", VirtualClock(NOON)
+
+    async def cut() -> None:
+        announce("ShardsGiven", shards=[[0, 2]], reason="others should have them")
+        raise asyncio.CancelledError(CUT_OFF)
+
+    scheduler = Scheduler(MemoryStore(), clock=clock, timezone=UTC)
+    recorder = Recorder(path, membership=Membership("a", shards=1, failover_us=10_000_000))
+    wrapped = recorder.wrap(scheduler)
+    announce = scheduler._announcer.announce
+    await wrapped.initialize([("x", "1 * * * *", cut, 60 * MINUTE)])
+    announce("ShardsTaken", shards=[[0, 2]], edition=1)
+    await clock.advance(MINUTE)
+    await wrapped.stop()
+    told = [event["ev"] for event in events_of(path, "RunStart", "Given", "Lost", "RunEnd")]
+    assert told == ["RunStart", "Given", "Lost", "RunEnd"]
+
+
+async def test_lists_that_are_brought_at_once(tmp_path: Path) -> None:
+    """A list that becomes the newest is that of the call being served, and not of one that waits."""
+    path = tmp_path / "a.jsonl"
+    inner, may_go = Scheduler(MemoryStore(), clock=VirtualClock(NOON), timezone=UTC), asyncio.Event()
+
+    class Waiting:
+        _announcer = inner._announcer
+
+        async def initialize(self, _registrations: Any) -> None:
+            await may_go.wait()
+
+        async def stop(self) -> None:
+            pass
+
+    membership = Membership("a", shards=1, failover_us=10_000_000)
+    wrapped = Recorder(path, timezone=ZoneInfo("UTC"), membership=membership).wrap(Waiting())
+    calls = [asyncio.ensure_future(wrapped.initialize([task(name)])) for name in "xy"]
+    await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
+    inner._announcer.announce("EditionPublished", edition=1)
+    may_go.set()
+    await asyncio.gather(*calls)
+    inner._announcer.announce("EditionPublished", edition=2)
+    assert [event["regs"][0][0] for event in events_of(path, "Edition")] == ["x", "y"]
 
 
 async def test_a_new_file_says_what_a_member_holds(tmp_path: Path) -> None:

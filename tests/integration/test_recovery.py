@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from tests.conftest import StoreFactory
+from tests.places import StoreFactory
 from tests.world import HOUR, World
 
 BROKEN = ValueError("broken")

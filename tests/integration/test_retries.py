@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from duly.instant import datetime_at
-from tests.conftest import StoreFactory
+from tests.places import StoreFactory
 from tests.world import HOUR, MINUTE, World
 
 BROKEN = ValueError("broken")

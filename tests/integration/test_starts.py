@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from duly import in_thread
-from tests.conftest import StoreFactory
+from tests.places import StoreFactory
 from tests.world import HOUR, MINUTE, World, at
 
 

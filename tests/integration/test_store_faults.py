@@ -12,18 +12,19 @@ from duly import Scheduler, ScheduleTaskError, StoreError, StoreInUseError
 from duly.store import SQLiteStore
 from duly.store.reading import records_in
 from duly.store.sqlite import migrate, migrations
-from duly.testing import FaultyStore, VirtualClock
-from tests.conftest import StoreFactory
+from duly.testing import VirtualClock
+from tests.places import StoreFactory, by_hand, hooked
 from tests.world import HOUR, MINUTE, World
 
 BROKEN = ValueError("broken")
 FULL = StoreError(store="state.db", reason="the disk is full")
+DATABASES = pytest.mark.parametrize("same_store", ["sqlite", "postgres"], indirect=True)
 
 
 @pytest.mark.excused("L1")  # nothing starts while the store cannot write (decision 0008)
 async def test_no_callback_without_a_durable_start(same_store: StoreFactory) -> None:
     """While the store cannot write nothing starts; when it can, each task starts once for all it missed."""
-    faulty = FaultyStore(same_store())
+    faulty = hooked(same_store())
     world = World(lambda: faulty)
     await world.begin(world.task("a", "1,2,3 * * * *"))
     faulty.fail(FULL)
@@ -44,7 +45,7 @@ async def test_no_callback_without_a_durable_start(same_store: StoreFactory) -> 
 
 async def test_ends_are_kept_until_they_can_be_written(same_store: StoreFactory) -> None:
     """A run that ends during a fault is told at once and recorded when the fault passes."""
-    faulty = FaultyStore(same_store())
+    faulty = hooked(same_store())
     world = World(lambda: faulty, "12:00:00")
     task = world.task("a", "0 12 * * *", lasts=MINUTE, outcomes=[BROKEN])
     await world.begin(task)
@@ -63,7 +64,7 @@ async def test_ends_are_kept_until_they_can_be_written(same_store: StoreFactory)
 
 async def test_write_whose_answer_is_lost(same_store: StoreFactory) -> None:
     """A write that happened but seemed to fail is made again, and the task is started once."""
-    faulty = FaultyStore(same_store())
+    faulty = hooked(same_store())
     world = World(lambda: faulty)
     await world.begin(world.task("a", "1 * * * *"))
     faulty.lose_answers(FULL)
@@ -79,7 +80,7 @@ async def test_write_whose_answer_is_lost(same_store: StoreFactory) -> None:
 
 async def test_crash_after_a_lost_answer(same_store: StoreFactory) -> None:
     """A start that was written but never carried out is carried out after the crash, once."""
-    faulty = FaultyStore(same_store())
+    faulty = hooked(same_store())
     world = World(lambda: faulty)
     task = world.task("a", "1 * * * *")
     await world.begin(task)
@@ -96,7 +97,7 @@ async def test_crash_after_a_lost_answer(same_store: StoreFactory) -> None:
 @pytest.mark.excused("L1")  # nothing starts while the store cannot write (decision 0008)
 async def test_long_fault_costs_few_attempts(same_store: StoreFactory) -> None:
     """A store that fails for an hour is asked again every now and then, not all the time."""
-    faulty = FaultyStore(same_store())
+    faulty = hooked(same_store())
     world = World(lambda: faulty)
     await world.begin(world.task("a"))
     faulty.fail(FULL)
@@ -109,20 +110,18 @@ async def test_long_fault_costs_few_attempts(same_store: StoreFactory) -> None:
     await world.scheduler.stop()
 
 
-async def test_rows_deleted_by_somebody_are_written_again(tmp_path: Path) -> None:
+@DATABASES
+async def test_rows_deleted_by_somebody_are_written_again(same_store: StoreFactory) -> None:
     """Rows that vanish under a live scheduler are reported and restored from what it knows."""
-    path = tmp_path / "state.db"
-    world = World(lambda: SQLiteStore(path))
+    world = World(same_store)
     await world.begin(world.task("a"), world.task("b", "0 3 * * *"))
-    other = apsw.Connection(str(path))
-    other.execute("DELETE FROM task")
+    by_hand(same_store(), "DELETE FROM task")
     await world.until("12:01:30")
     assert "Stored tasks changed" in world.told("StoreFault")[0][1]["error"]
     assert len(world.told("StoreRecovered")) == 1
-    assert other.execute("SELECT name FROM task ORDER BY name").fetchall() == [("a",), ("b",)]
+    assert by_hand(same_store(), "SELECT name FROM task ORDER BY name") == [("a",), ("b",)]
     assert world.calls_of("a")[0:1] == ["12:00:30"]
     assert len(world.calls_of("a")) == 2
-    other.close()
     await world.scheduler.stop()
 
 
@@ -134,6 +133,7 @@ def scheduler_id_in(path: Path) -> object:
         connection.close()
 
 
+@pytest.mark.sqlite_only("these are settings of SQLite")
 async def test_every_commit_is_synced(tmp_path: Path) -> None:
     """The database is in WAL mode with full synchronisation, whatever the defaults are."""
     store = SQLiteStore(tmp_path / "state.db")
@@ -144,6 +144,7 @@ async def test_every_commit_is_synced(tmp_path: Path) -> None:
     await store.close()
 
 
+@pytest.mark.sqlite_only("a file is deleted under its scheduler")
 async def test_file_deleted_while_in_use_is_written_anew(tmp_path: Path) -> None:
     """A database deleted under a live scheduler is noticed and written anew; nothing is doubled."""
     path = tmp_path / "state.db"
@@ -164,6 +165,7 @@ async def test_file_deleted_while_in_use_is_written_anew(tmp_path: Path) -> None
     await world.scheduler.stop()
 
 
+@pytest.mark.sqlite_only("only a file is locked as a whole")
 @pytest.mark.excused("L1")  # nothing starts while the store cannot write (decision 0008)
 async def test_locked_file(tmp_path: Path) -> None:
     """A file locked by another program delays starts until the lock is gone."""
@@ -214,6 +216,7 @@ def disk() -> Iterator[FullDisk]:
     disk.unregister()
 
 
+@pytest.mark.sqlite_only("the disk of a file is full")
 @pytest.mark.excused("L1")  # nothing starts while the store cannot write (decision 0008)
 async def test_full_disk(tmp_path: Path, disk: FullDisk) -> None:
     """On a full disk nothing starts and nothing is lost; freed, writing resumes by itself."""
@@ -235,6 +238,7 @@ async def test_full_disk(tmp_path: Path, disk: FullDisk) -> None:
     await world.scheduler.stop()
 
 
+@pytest.mark.sqlite_only("the disk of a file is full")
 async def test_full_disk_at_first_initialize(tmp_path: Path, disk: FullDisk) -> None:
     """A store that cannot be written refuses to start, names the file, and works once there is room."""
     path = tmp_path / "state.db"
@@ -262,6 +266,7 @@ async def refused(path: Path) -> ScheduleTaskError:
     return raised.value
 
 
+@pytest.mark.sqlite_only("formats of files; those of PostgreSQL are in test_postgres_formats")
 async def test_newer_format_is_refused_untouched(tmp_path: Path) -> None:
     """A store written by a newer version is refused, and not a byte of it is changed."""
     path = tmp_path / "state.db"
@@ -275,6 +280,7 @@ async def test_newer_format_is_refused_untouched(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+@pytest.mark.sqlite_only("it is about a file")
 async def test_file_that_is_no_database(tmp_path: Path) -> None:
     """A file of another kind is refused, and left alone."""
     path = tmp_path / "notes.txt"
@@ -283,6 +289,7 @@ async def test_file_that_is_no_database(tmp_path: Path) -> None:
     assert path.read_text().startswith("not a database")
 
 
+@pytest.mark.sqlite_only("about a file; tables of others in PostgreSQL are in test_cluster_postgres")
 async def test_database_of_another_program(tmp_path: Path) -> None:
     """A SQLite database that is not ours is refused, and left alone."""
     path = tmp_path / "other.db"
@@ -294,6 +301,7 @@ async def test_database_of_another_program(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+@pytest.mark.sqlite_only("a file is damaged")
 async def test_damaged_database(tmp_path: Path) -> None:
     """A damaged file is an error that says so, not a fresh start."""
     path = tmp_path / "state.db"
@@ -306,6 +314,7 @@ async def test_damaged_database(tmp_path: Path) -> None:
     assert "damaged" in (await refused(path)).message
 
 
+@pytest.mark.sqlite_only("it is about a path")
 async def test_missing_folder_and_folder_as_file(tmp_path: Path) -> None:
     """A path that cannot be a file is refused with a hint."""
     assert "is its directory there" in (await refused(tmp_path / "no" / "state.db")).message
@@ -314,24 +323,23 @@ async def test_missing_folder_and_folder_as_file(tmp_path: Path) -> None:
     assert "is it a file" in (await refused(folder)).message
 
 
-async def test_row_edited_by_hand(tmp_path: Path) -> None:
-    """A registered task whose row makes no sense fails initialize by name; an unregistered one is removed."""
-    path = tmp_path / "state.db"
-    world = World(lambda: SQLiteStore(path))
+@DATABASES
+async def test_row_edited_by_hand(same_store: StoreFactory) -> None:
+    """A task whose row makes no sense fails a list that has it, by name; one that has it not removes it."""
+    world = World(same_store)
     await world.begin(world.task("a", "0 3 * * *"), world.task("b", "0 3 * * *"))
     await world.scheduler.stop()
-    other = apsw.Connection(str(path))
-    other.execute("UPDATE task SET cron = 'nonsense' WHERE name = 'a'")
+    by_hand(same_store(), "UPDATE task SET cron = 'nonsense' WHERE name = 'a'")
     with pytest.raises(ScheduleTaskError) as raised:
-        await world.begin(world.task("a", "0 3 * * *"), world.task("b", "0 3 * * *"))
+        await world.begin(*(world.task(name, "0 3 * * *") for name in "abc"))
     assert raised.value.details["name"] == "a"
     assert "Invalid value for field 'cron'" in raised.value.message
     await world.begin(world.task("b", "0 3 * * *"))
-    assert other.execute("SELECT name FROM task").fetchall() == [("b",)]
-    other.close()
+    assert by_hand(same_store(), "SELECT name FROM task") == [("b",)]
     await world.scheduler.stop()
 
 
+@pytest.mark.sqlite_only("only a file has a hold; many schedulers share a board")
 async def test_two_schedulers_on_one_file(tmp_path: Path) -> None:
     """A second scheduler gets a clear error, also through a link; the first does not notice."""
     path = tmp_path / "state.db"
@@ -350,6 +358,7 @@ async def test_two_schedulers_on_one_file(tmp_path: Path) -> None:
     await world.scheduler.stop()
 
 
+@pytest.mark.sqlite_only("formats of files; those of PostgreSQL are in test_postgres_formats")
 async def test_older_format_is_migrated(tmp_path: Path) -> None:
     """Each step of a migration is applied once, in one transaction, and the version says so."""
     connection = apsw.Connection(str(tmp_path / "x.db"))
@@ -366,6 +375,7 @@ async def test_older_format_is_migrated(tmp_path: Path) -> None:
     connection.close()
 
 
+@pytest.mark.sqlite_only("formats of files; those of PostgreSQL are in test_postgres_formats")
 async def test_format_2_learns_origins(tmp_path: Path) -> None:
     """A store of format 2 is read as it is, and brought up to date: its latest run is the origin."""
     path = tmp_path / "old.db"
@@ -383,6 +393,7 @@ async def test_format_2_learns_origins(tmp_path: Path) -> None:
     assert records_in(path) == expected
 
 
+@pytest.mark.sqlite_only("only a file has a log beside it")
 async def test_many_restarts_keep_the_log_small(tmp_path: Path) -> None:
     """The write-ahead log is folded back while the scheduler runs; it does not grow without end."""
     path = tmp_path / "state.db"

@@ -5,9 +5,11 @@ nothing hangs, nothing overlaps, no minute runs twice, and no run seems interrup
 """
 
 import asyncio
+import os
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,10 +17,22 @@ import pytest
 from duly import Event, Scheduler, SchedulerError, StoreError
 from duly.core.task import Task
 from duly.store import Contents, MemoryStore
+from duly.store.board import SHARDS, Decide, Published
 from duly.testing import FaultyStore, VirtualClock
+from tests.places import HookedBoard, Place, StoreFactory
 
 SECOND = timedelta(seconds=1)
 FAULT = StoreError(store="x", reason="is broken")
+CANCELS = pytest.mark.parametrize("with_cancels", [False, True], ids=["", "cancels"])
+FAULTS = pytest.mark.parametrize("with_faults", [False, True], ids=["", "faults"])
+SEEDS = int(os.environ.get("DULY_CALLS_SEEDS", "6"))
+"""How many lives of each kind are lived on a database; there each takes a tenth of a second or more."""
+
+
+async def dawdled(chance: random.Random) -> None:
+    """Let others go first, now and then."""
+    for _ in range(chance.choice((0, 0, 1, 2, 5, 9))):
+        await asyncio.sleep(0)  # noqa: TID251 (lets others go first)
 
 
 class Dawdling(MemoryStore):
@@ -26,11 +40,7 @@ class Dawdling(MemoryStore):
 
     def __init__(self, chance: random.Random) -> None:
         super().__init__()
-        self._chance = chance
-
-    async def _dawdle(self) -> None:
-        for _ in range(self._chance.choice((0, 0, 1, 2, 5, 9))):
-            await asyncio.sleep(0)  # noqa: TID251 (lets others go first)
+        self._dawdle = partial(dawdled, chance)
 
     async def open(self, new_id: str) -> Contents:
         """Open, in its own time."""
@@ -57,13 +67,45 @@ class Dawdling(MemoryStore):
         await super().close()
 
 
+class DawdlingBoard(HookedBoard):
+    """A board that does so around what it writes."""
+
+    def __init__(self, board: HookedBoard, chance: random.Random) -> None:
+        super().__init__(board.url, board.time)
+        self._dawdle = partial(dawdled, chance)
+        self.before_save = self.after_save = self._dawdle
+
+    async def open(self, new_id: str, /, *, shards: int = SHARDS) -> str:
+        """Open, in its own time."""
+        await self._dawdle()
+        scheduler_id = await super().open(new_id, shards=shards)
+        await self._dawdle()
+        return scheduler_id
+
+    async def publish(
+        self, member: int, fingerprint: str, decide: Decide, /, *, displaces: bool = True
+    ) -> Published:
+        """Publish, in its own time."""
+        await self._dawdle()
+        published = await super().publish(member, fingerprint, decide, displaces=displaces)
+        await self._dawdle()
+        return published
+
+    async def close(self) -> None:
+        """Close, in its own time."""
+        await self._dawdle()
+        await super().close()
+
+
 class Crowd:
     """A scheduler that everybody calls at once."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, place: Place | None = None) -> None:
         self.chance = random.Random(seed)
         self.clock = VirtualClock(datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC))
-        self.store = FaultyStore(Dawdling(self.chance))
+        self.store: FaultyStore | HookedBoard = FaultyStore(Dawdling(self.chance))
+        if isinstance(place, HookedBoard):
+            self.store = DawdlingBoard(place, self.chance)
         self.events: list[Event] = []
         self.scheduler = Scheduler(
             self.store,
@@ -147,21 +189,37 @@ class Crowd:
         assert "interrupted" not in causes
 
 
-@pytest.mark.parametrize("with_cancels", [False, True], ids=["", "cancels"])
-@pytest.mark.parametrize("with_faults", [False, True], ids=["", "faults"])
+def told(seed: int, place: Place | None, *, with_faults: bool, with_cancels: bool) -> None:
+    """Live one life, and judge it."""
+
+    async def story() -> None:
+        crowd = Crowd(seed, place)
+        await crowd.live(with_faults=with_faults, with_cancels=with_cancels)
+        crowd.judge()
+        stopping = asyncio.create_task(crowd.scheduler.stop())
+        await crowd.clock.advance(5 * 60 * SECOND)
+        assert stopping.done(), "the last stop hangs"
+
+    try:
+        asyncio.run(story())
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@CANCELS
+@FAULTS
 @pytest.mark.parametrize("tens", range(6))
 def test_everybody_at_once(tens: int, with_faults: bool, with_cancels: bool) -> None:
     """However calls interleave, none hangs, and the tasks run as if there had been none."""
     for seed in range(tens * 10, tens * 10 + 10):
+        told(seed, None, with_faults=with_faults, with_cancels=with_cancels)
 
-        async def story(crowd: Crowd) -> None:
-            await crowd.live(with_faults=with_faults, with_cancels=with_cancels)
-            crowd.judge()
-            stopping = asyncio.create_task(crowd.scheduler.stop())
-            await crowd.clock.advance(5 * 60 * SECOND)
-            assert stopping.done(), "the last stop hangs"
 
-        try:
-            asyncio.run(story(Crowd(seed)))
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
+@CANCELS
+@FAULTS
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_everybody_at_once_on_postgres(
+    same_schema: StoreFactory, seed: int, with_faults: bool, with_cancels: bool
+) -> None:
+    """Nor does any on a database, where the scheduler is a member of a cluster."""
+    told(seed, same_schema(), with_faults=with_faults, with_cancels=with_cancels)

@@ -37,6 +37,17 @@ def test_dues_as_walked(text: str, where: tuple[str, datetime]) -> None:
     assert found == expected
 
 
+@settings(max_examples=150, deadline=None)
+@given(frequent_texts(), st.integers(0, 2**52))
+def test_utc_is_like_a_zone_that_is_never_set(text: str, at_us: int) -> None:
+    """UTC, where the search begins right at the moment, has the dues of a zone with the same clocks."""
+    utc, same = Dues(text, ZoneInfo("UTC")), Dues(text, ZoneInfo("Etc/GMT"))
+    for _ in range(5):
+        assert utc.after(at_us) == same.after(at_us)
+        assert utc.after(at_us - 1) == same.after(at_us - 1)
+        at_us = same.after(at_us)
+
+
 @settings(max_examples=300, deadline=None)
 @given(frequent_texts(), st.lists(st.integers(0, 10_000), min_size=1, max_size=20))
 def test_questions_in_any_order(text: str, minutes: list[int]) -> None:

@@ -40,6 +40,7 @@ from duly.testing.simulation.cluster.plan import (
     Step,
 )
 from duly.testing.simulation.cluster.program import Program
+from duly.testing.simulation.cluster.traces import Traces
 from duly.testing.simulation.plan import Behaviour, How, Item
 
 SEEDS = int(os.environ.get("DULY_CLUSTER_SEEDS", "240"))
@@ -134,7 +135,7 @@ def test_same_seed_is_the_same_life_in_another_process() -> None:
 
 def test_rare_paths_are_taken() -> None:
     """The lives of the suite take every rare path of a member that a sound board in memory leads to."""
-    missing = set(CLUSTER_MARKS) - {"unreadable row left alone", "another server"}
+    missing = set(CLUSTER_MARKS) - {"unreadable row left alone"}
     missing -= set(cluster_lived(COMEBACK).marks)  # chance leads there once in hundreds of lives
     for seed in range(SEEDS):
         missing -= set(cluster_lived(cluster_drawn(seed, 2 + seed % 2)).marks)
@@ -165,8 +166,11 @@ def trusts_for_ever(lease: Lease, _asked_us: int) -> None:
         ("duly.testing.memory_board.MemoryBoard.report", do_nothing, 0),
         ("duly.cluster.finding.cut_off", forgets_interrupted, 0),
         ("duly.cluster.lease.Lease.renew", trusts_for_ever, 0),
-        ("duly.cluster.member.Member._may_take_over", lambda _self: False, 0),
-        ("duly.cluster.member.Member._give_strays", do_nothing, 107),
+        ("duly.cluster.tenancy.Tenancy._may_take_over", lambda _self: False, 0),
+        ("duly.cluster.tenancy.Tenancy.is_trusted", lambda _self: True, 0),
+        ("duly.cluster.finding._better", lambda stored, _known: stored, 0),
+        ("duly.cluster.lease._MARGIN", 10**9, 0),
+        ("duly.cluster.tenancy.Tenancy._give_strays", do_nothing, 107),
         ("duly.cluster.share.Share._note_unwritten", lambda _self, _entry: None, 129),
         ("duly.cluster.share.Share._note_gone", lambda _self, _view: None, 20),
         ("duly.cluster.clock.BoardClock.heed", lambda *_arguments, **_options: None, 0),
@@ -229,6 +233,33 @@ def test_callback_before_its_start_is_written_is_found_out() -> None:
 
     life = cluster_lived(planned(), be_hasty)
     assert any("its start is not on the board" in fault for fault in life.faults)
+
+
+@pytest.mark.parametrize("tick_us", [None, SECOND_US])
+def test_what_the_traces_say_counts(tick_us: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members that record no shards as theirs start, by their traces, what they do not hold."""
+    plan = planned(Crash(45 * SECOND_US, 0), behaviours=LONG, tick_us=tick_us)
+    cluster_lived(plan).check()
+    monkeypatch.setattr("duly.verify.membership.Holdings._take", lambda *_arguments: None)
+    life = cluster_lived(plan)
+    assert any(fault.startswith("trace: C3: ") for fault in life.faults)
+    assert all(fault.startswith("trace: ") for fault in life.faults)
+
+
+def test_a_crash_cuts_a_trace_where_it_was() -> None:
+    """A dead program records nothing more, and what it ran has no end in its trace."""
+    traces: list[Traces] = []
+
+    def keep(program: Program) -> None:
+        traces.append(program.traces)
+
+    cluster_lived(planned(Crash(45 * SECOND_US, 0, downtime_us=600 * SECOND_US), behaviours=LONG), keep)
+    events = [msgspec.json.decode(line) for line in traces[0].lines()]
+    dead = [event for event in events if event.get("proc") == "h0.1"]
+    assert {event["ev"] for event in dead} >= {"InitStart", "Taken", "RunStart"}
+    assert START_US / 1000 + 43_900 < dead[-1]["t"] <= START_US / 1000 + 45_000
+    assert "End" not in {event["ev"] for event in dead}
+    assert events[-1]["ev"] == "End"
 
 
 def test_shrinking_leaves_only_what_matters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,6 +330,7 @@ def test_board_that_forgets() -> None:
     life = cluster_lived(planned(Forget(31 * SECOND_US, 2 * SECOND_US), behaviours=LONG))
     life.check()
     assert life.counts["boards that forgot"] == 1
+    assert life.marks["another server"] == 2
 
 
 def test_rolling_deploy() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from duly.verify import Verdict, judged
 from duly.verify.cluster import judged_together
-from duly.verify.cluster.reading import shard_of
+from duly.verify.cluster.lives import shard_of
 from duly.verify.properties import CLUSTER_PROPERTIES, PROPERTIES, Outcome
 from duly.verify.trace import TraceError
 
@@ -69,6 +69,31 @@ def second(regs: Any = REGS, **facts: Any) -> list[Line]:
     ]
 
 
+def ticks(from_s: float, to_s: float) -> list[Line]:
+    """A tick every three seconds."""
+    return [at(from_s + 3 * n, "Tick") for n in range(int(to_s - from_s) // 3 + 1)]
+
+
+def ticking(to_s: float) -> list[Line]:
+    """The second member, alive and in touch, with nothing to do."""
+    return [*second(tick_ms=4000), *ticks(-3, to_s)]
+
+
+def given_and_stopped(seconds: float) -> list[Line]:
+    """The first member gives its shard away, and stops."""
+    return [
+        given(seconds, 2),
+        at(seconds + 1, "StopStart", call=2),
+        at(seconds + 2, "StopEnd", call=2),
+    ]
+
+
+def stopped(seconds: float, *, ok: bool = True) -> list[Line]:
+    """The first member stops, and its recording ends."""
+    stop = at(seconds, "StopStart", call=2)
+    return [stop, at(seconds + 0.1, "StopEnd", call=2, ok=ok), at(seconds + 0.2, "End")]
+
+
 def together(*files: list[Line]) -> Outcome:
     return judged_together(
         chain.from_iterable([msgspec.json.encode(line) + b"\n" for line in file] for file in files)
@@ -108,6 +133,40 @@ def test_a_member_alone_can_be_read_as_a_scheduler() -> None:
 
 
 # --- handing over ---
+
+
+def test_a_run_that_was_cut_off_away() -> None:
+    """A run of a shard that was given away is lost with its member's lease, and starts again elsewhere."""
+    a = [*first(), start(0), given(10, 2), lost(20, 2), end(20, ok=False), *stopped(20.1)]
+    b = [*second(), taken(10.2, 3, "given"), start(20.3), end(21), at(60, "Tick")]
+    assert violated(a, b) == set()
+    assert violated([*a[:7], *a[8:]], b) == {"S1d"}
+
+
+def test_a_stop_that_raised() -> None:
+    """The end of a run may be lost if the stop of its member raised: another may start it once more."""
+    a = [*first(), start(0), given(10, 2), end(20)]
+    b = [*second(), taken(10.2, 3, "given"), start(30.3), end(31), at(60, "Tick")]
+    assert violated([*a, *stopped(21)], b) == {"S1d", "T3", "T4", "T7"}
+    assert violated([*a, *stopped(21, ok=False)], b) == set()
+
+
+def test_an_end_away_that_was_not_reported() -> None:
+    """A member that dies right after the end of a run that it had to report may have failed to."""
+    a = [*first(), start(0), given(10, 2), end(20), at(20.1, "Tick")]
+    b = [*second(), taken(10.2, 3, "given"), start(29), end(30), at(60, "Tick")]
+    assert violated(a, b) == set()
+    assert violated([*a, at(32, "Tick")], b) == {"S1d", "T3", "T4", "T7"}
+
+
+def test_a_silent_death_is_not_dated() -> None:
+    """A member that is never heard of again may have died at once, with an end, or after writing a start."""
+    a = [*first(tick_ms=60_000, persist_window_ms=1000), start(0), end(1)]
+    b = [*second(tick_ms=60_000), taken(20, 3, "lost"), start(20.1), end(21), at(60, "Tick")]
+    assert violated(a, b) == set()
+    changed = published(start(30.4), end(31), at(60, "Tick"))
+    before_due = [*first()[:1], *[{**line, "t": line["t"] - 20_000} for line in first()[1:]]]
+    assert violated([*before_due, at(-0.5, "Tick")], changed) == set()
 
 
 def test_a_run_goes_on_away() -> None:
@@ -273,16 +332,34 @@ def test_a_start_of_another_shard() -> None:
 
 def test_a_shard_that_nobody_takes() -> None:
     """C5: a shard is free, a member could take it, and does not."""
-    a = [*first(), start(0), end(1), given(20, 2), at(21, "StopStart", call=2), at(22, "StopEnd", call=2)]
-    assert violated(a, [*second(), taken(30, 3, "given"), at(60, "Tick")]) == set()
-    late = [*second(), taken(31, 3, "given"), at(60, "Tick")]
+    a = [*first(tick_ms=4000), start(0), end(1), *ticks(3, 18), *given_and_stopped(20)]
+    assert violated(a, [*ticking(33), taken(34, 3, "given"), *ticks(36, 60)]) == set()
+    late = [*ticking(33), taken(34.6, 3, "given"), *ticks(36, 60)]
     assert violated(a, late) == {"C5"}
-    told = reason("C5", a, [*second(), at(60, "Tick")])
+    told = reason("C5", a, ticking(60))
     assert (
         "shard 0 had no living holder from 1970-01-01 00:00:20+00:00 on ('a' had given it up) to the end"
         in told
     )
     assert "'b' could have taken it for 40 s" in told
+
+
+def test_a_gap_that_nobody_can_explain_for_certain() -> None:
+    """C5 is inconclusive if a member may have been frozen: without ticks nobody can tell."""
+    a = [*first(), start(0), end(1), *given_and_stopped(20)]
+    outcome = together(a, [*second(), at(60, "Tick")])
+    assert (outcome.verdict("C5"), outcome.tallies["C5"].unknown) == (Verdict.INCONCLUSIVE, 1)
+
+
+def test_a_shard_is_kept_for_a_member_that_hears_nothing() -> None:
+    """C5 is inconclusive while its last holder, or another, may renew its lease and hear no answer."""
+    a = [*first(tick_ms=4000), start(0), end(1), *ticks(3, 18), at(19, "Unreachable"), lost(20, 2)]
+    a = [*a, *ticks(21, 60)]
+    outcome = together(a, ticking(60))
+    assert (outcome.verdict("C5"), outcome.tallies["C5"].unknown) == (Verdict.INCONCLUSIVE, 1)
+    back = [*a[:-4], at(51, "Reachable"), *ticks(51, 60)]
+    assert together(back, ticking(60)).verdict("C5") is Verdict.INCONCLUSIVE
+    assert violated([*back, *ticks(63, 72)], ticking(72)) == {"C5"}
 
 
 @pytest.mark.parametrize(
@@ -303,11 +380,10 @@ def test_nobody_could_take_it(hindrance: list[Line]) -> None:
 
 def test_a_dead_member_that_nobody_replaces() -> None:
     """C5: a member of which nothing is heard any more, not even its ticks, is dead, and its shard free."""
-    a = [*first(tick_ms=1000), start(0), end(1), at(2, "Tick")]
-    b = [*second(), at(14, "Tick")]
-    assert violated(a, b) == set()
-    assert violated(a, [*b, at(30, "Tick")]) == {"C5"}
-    assert violated([*a, at(3, "End")], [*b, at(30, "Tick")]) == set()
+    a = [*first(tick_ms=4000), *ticks(-6, -3), start(0), end(1), at(2, "Tick")]
+    assert violated(a, ticking(18)) == set()
+    assert violated(a, ticking(30)) == {"C5"}
+    assert violated([*a, at(3, "End")], ticking(30)) == set()
 
 
 # --- lists ---
@@ -325,6 +401,114 @@ def published(*events: Line) -> list[Line]:
     ]
 
 
+def test_a_list_brought_under_a_wrong_clock() -> None:
+    """When the call began counts by the clock as it was set since: a list of minute 0 has its due."""
+    a = [
+        header("a"),
+        at(3600 + 2, "InitStart", call=1, regs=REGS, proc="a1"),
+        at(2.5, "ClockStep", **{"from": (3600 + 2.4) * 1000}),
+        at(2.6, "Edition", edition=1, regs=REGS),
+        taken(2.7, 2),
+        at(2.8, "InitEnd", call=1, ok=True),
+        start(3),
+        end(4),
+        at(60, "Tick"),
+    ]
+    assert violated(a) == set()
+
+
+def test_a_list_brought_as_a_minute_ends() -> None:
+    """A list may have come in the minute in which its call began, whenever the last holder learnt of it."""
+    a = [*first(), start(0), end(1), given(60.3, 2), at(90, "Tick")]
+    regs = [["x", "0 * * * *", 0]]
+    b = [
+        *second(),
+        at(59.9, "InitStart", call=2, regs=[["x", "0 * * * *", 1]]),
+        at(60.1, "Edition", edition=2, regs=regs),
+        taken(60.2, 4, None, 2),
+        at(60.3, "InitEnd", call=2, ok=True),
+        start(60.4),
+        end(61),
+        at(90, "Tick"),
+    ]
+    assert violated(a, b) == set()
+
+
+def test_a_list_that_was_brought_back() -> None:
+    """A member that has this list already, of an older edition, may take by it as soon as it is published."""
+    a = [*first(), start(0), end(1), lost(40, 2), taken(60.05, 5, None, 1), start(60.1, 2), end(61, 2)]
+    b = published(
+        given(60, 4), at(60.01, "InitStart", call=3, regs=REGS), at(60.06, "Edition", edition=3, regs=REGS)
+    )
+    assert "S1b" not in violated(a, b)
+
+
+def test_a_list_of_which_no_trace_tells() -> None:
+    """Whoever brought it got no answer. It may have removed the task, and the next one brought it back."""
+    a = [*first(), start(0), end(1), given(31, 2), at(90, "Tick")]
+    lines = published(start(30.4), end(31), at(90, "Tick"))
+    b = [{**line, "edition": 3, "regs": REGS} if line["ev"] == "Edition" else line for line in lines]
+    b = [{**line, "edition": 3, "term": 5} if line["ev"] == "Taken" else line for line in b]
+    b = [{**line, "regs": REGS} if line["ev"] == "InitStart" else line for line in b]
+    assert violated(a, b) == set()
+    told = [{**line, "edition": 2} if line["ev"] in {"Edition", "Taken"} else line for line in b]
+    assert "S1d" in violated(a, told)
+
+
+# --- another server ---
+
+
+def heard(line: Line, server: str) -> Line:
+    return {**line, "server": server}
+
+
+def test_terms_come_twice_after_a_server_that_forgot() -> None:
+    """C1 and C2 are inconclusive if another server answers, and each task begins anew: it may have run."""
+    a = [*first()[:3], heard(taken(-9.8, 2), "one"), *first()[4:], start(0), end(1)]
+    again = [*second(), heard(taken(20, 2), "two"), start(20.1), end(21), start(300, 2), end(301, 2)]
+    outcome = together(a, [*again, at(310, "Tick")])
+    assert not outcome.violations
+    assert {outcome.verdict(name) for name in ("C1", "C2")} == {Verdict.INCONCLUSIVE}
+    same = [heard(line, "one") if line["ev"] == "Taken" else line for line in again]
+    assert "C1" in violated(a, [*same, at(310, "Tick")])
+
+
+def test_another_server_that_forgot_nothing() -> None:
+    """A server that was restarted goes on with the terms: everything is judged, from the first due on."""
+    a = [*first()[:3], heard(taken(-9.8, 2), "one"), *first()[4:], start(0), end(1), given(10, 2)]
+    b = [*second(), heard(taken(20, 3, "given"), "two"), start(300, 1), end(301, 1)]
+    assert violated(a, [*b, at(310, "Tick")]) == set()
+    twice = [*b, start(305, 2), end(306, 2), at(310, "Tick")]
+    assert violated(a, twice) == {"S1d", "T3", "T4"}
+    assert violated(a, [*b[:-2], at(400, "Tick")]) == {"L1"}
+
+
+def test_a_newer_list_that_another_server_may_have_forgotten() -> None:
+    """A task that a newer list removed on the server before may be left alone or not: nobody knows."""
+    gone = published()[:-2]
+    b = [
+        *gone[:-1],
+        {**gone[-1], "regs": []},
+        heard(taken(30.2, 4, None, 2), "one"),
+        at(31, "InitEnd", call=2, ok=True),
+    ]
+    a = [*first()[:2], heard(first()[2], "one"), heard(first()[3], "one"), *first()[4:], start(0), end(1)]
+    a = [*a, given(31, 2), heard(taken(60, 5, "lost"), "two")]
+    idle = together([*a, at(400, "Tick")], b)
+    assert not idle.violations
+    assert idle.verdict("L1") is Verdict.INCONCLUSIVE
+    assert not together([*a, start(300, 2), end(301, 2), at(400, "Tick")], b).violations
+
+
+def test_a_run_from_before_another_server() -> None:
+    """A run in flight when another server takes over is known to be: what is due waits for its end."""
+    a = [*first()[:3], heard(taken(-9.8, 2), "one"), *first()[4:], start(0), given(10, 2), end(370)]
+    b = [*second(), heard(taken(20, 3, "given"), "two"), start(370.1), end(371), at(440, "Tick")]
+    assert violated([*a, at(440, "Tick")], b) == set()
+    early = [*b[:-3], start(200), end(201), at(440, "Tick")]
+    assert violated([*a, at(440, "Tick")], early) >= {"S1c", "C4"}
+
+
 def test_a_newer_list_takes_effect() -> None:
     """From then on its registration counts: the due at minute 2, and no more the failure of before."""
     a = [*first(), start(0), end(1, ok=False), given(31, 2), at(290, "Tick")]
@@ -339,14 +523,21 @@ def test_a_newer_list_takes_effect() -> None:
 
 def test_a_start_by_an_older_list() -> None:
     """C6: a member that has not heard of a newer list starts a task that it changed."""
-    a = [*first(), start(0), end(1), start(31, 2), end(31.2, 2), given(32, 2), at(35, "Tick")]
-    b = published(at(35, "Tick"))
+    a = [*first(), start(0), end(1), start(41, 2), end(41.2, 2), given(42, 2), at(45, "Tick")]
+    b = published(at(45, "Tick"))
     assert {"C3", "C6"} <= violated(a, b)
     assert "as edition 1 has it; edition 2 had changed it at 1970-01-01 00:00:30.100+00:00" in reason(
         "C6", a, b
     )
-    in_time = [*first(), start(0), end(1), given(32, 2), at(35, "Tick")]
+    in_time = [*first(), start(0), end(1), given(42, 2), at(45, "Tick")]
     assert violated(in_time, b) == set()
+
+
+def test_a_start_whose_answer_was_slow() -> None:
+    """What was written before a newer list came may be called a little after it: C6 is inconclusive."""
+    a = [*first(), start(0), end(1), start(31, 2), end(31.2, 2), given(32, 2), at(45, "Tick")]
+    outcome = together(a, published(at(45, "Tick")))
+    assert (outcome.verdict("C3"), outcome.verdict("C6")) == (Verdict.HOLDS, Verdict.INCONCLUSIVE)
 
 
 def test_a_removed_task_is_not_started() -> None:

@@ -45,9 +45,6 @@ def without(entry: dict[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key not in keys}
 
 
-_NO_ADDRESS = "store must be the path of a SQLite file; only the library keeps its tasks in a database so far"
-
-
 @pytest.mark.parametrize(
     ("entry", "reason"),
     [
@@ -399,9 +396,10 @@ def test_checked_entries_check_the_same() -> None:
         ]),
         ({"store": ""}, ["store is empty"]),
         (
-            {"store": "postgresql://app:secret@db/app"},
-            [_NO_ADDRESS],
+            {"store": "mysql://app:secret@db/app"},
+            ["store must be the path of a SQLite file or begin with postgresql://"],
         ),
+        ({"lease_sec": 0.1}, ["lease_sec must be at least 0.5 s, not 0.1"]),
         ({"socket": 3}, ["socket must be text, not 3"]),
         ({"timezone": "Mars"}, ['timezone: there is no time zone "Mars"']),
         ({"shutdown_timeout_sec": 0}, ["shutdown_timeout_sec must be a positive number of seconds, not 0"]),

@@ -55,6 +55,7 @@ CLUSTER_LEVELS = {
     "EditionSuperseded": logging.WARNING,
     "BoardFault": logging.ERROR,
     "BoardRecovered": logging.INFO,
+    "ServerChanged": logging.WARNING,
 }
 
 DAEMON_LEVELS = {
@@ -80,6 +81,7 @@ DAEMON_LEVELS = {
     "TimerRemoved": logging.INFO,
     "TimerFired": logging.INFO,
     "TimerMissed": logging.WARNING,
+    "TimerSkipped": logging.WARNING,
     "TimerRunEnded": logging.INFO,
     "TimerRetryScheduled": logging.INFO,
     "DashboardStarted": logging.INFO,

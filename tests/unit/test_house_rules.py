@@ -42,3 +42,21 @@ def test_nothing_names_this_machine() -> None:
     pattern = re.compile(r"(?<![A-Za-z0-9_.])/(?:work|farm|root)/")
     texts = [*SOURCES, *TESTS, *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "Makefile"]
     assert not [path for path in texts if path != Path(__file__) and pattern.search(path.read_text())]
+
+
+SUITE = "callbacks, clock_steps, letting_go, lifecycle, overrides, recovery, retries, starts, store_faults"
+
+
+@pytest.mark.parametrize("name", SUITE.split(", "))
+def test_scheduler_suite_runs_on_every_store(name: str) -> None:
+    """A test of the scheduler suite names no store of its own, unless it says why it is about a file."""
+    text = (ROOT / "tests" / "integration" / f"test_{name}.py").read_text()
+    for node in ast.parse(text).body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not node.name.startswith("test_"):
+            continue
+        words = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        words |= {argument.arg for argument in node.args.args}
+        is_about_a_file = bool(words & {"MemoryStore", "SQLiteStore", "tmp_path", "tmp_path_factory"})
+        reasons = [ast.unparse(mark) for mark in node.decorator_list if "sqlite_only" in ast.unparse(mark)]
+        assert is_about_a_file == bool(reasons), node.name
+        assert "same_store" not in words or not is_about_a_file, node.name

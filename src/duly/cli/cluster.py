@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from datetime import UTC
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,11 +12,12 @@ import msgspec
 from duly.cli.finding import Failure
 from duly.cli.relative import relative
 from duly.cli.tables import Cell, Column, Row, table, terminal_width
+from duly.cli.words import untried
 from duly.errors import SchedulerError
 from duly.instant import datetime_at
 
 if TYPE_CHECKING:
-    from duly.store.board import Place, Seat, View
+    from duly.store.board import Board, Place, Seat, View
 
 _MEMBERS = (
     Column("name", "member", least=12),
@@ -45,8 +47,11 @@ _SHARDS = (
 def cluster(*, store: str, with_shards: bool, task_name: str | None, as_json: bool) -> None:
     """Show the members of the cluster on STORE, an address such as postgresql://host/database.
 
+    STORE may also be the file of a daemon (duly.toml, duly.py) whose store is such an address.
+
     \b
         duly cluster postgresql://db.example/app
+        duly cluster duly.toml
         duly cluster --task "nightly report" postgresql://db.example/app
         DULY_STORE=postgresql://db.example/app duly cluster --shards
     """  # noqa: D301 (click's mark for lines to keep)
@@ -62,7 +67,7 @@ async def _seen(store: str, *, as_json: bool) -> "View":
     from duly.store import Board, store_for  # noqa: PLC0415 - not for --help
 
     try:
-        board = store_for(store)
+        board = _board_of_daemon(Path(store)) if store.endswith((".toml", ".py")) else store_for(store)
         if not isinstance(board, Board):
             raise Failure(
                 "no-cluster",
@@ -80,9 +85,13 @@ async def _seen(store: str, *, as_json: bool) -> "View":
         raise Failure("unreachable", untried(error), exit_code=69, as_json=as_json) from error
 
 
-def untried(error: Exception) -> str:
-    """What an error says, without the promise that a scheduler keeps and a command does not."""
-    return str(error).removesuffix("; it is tried again")
+def _board_of_daemon(path: Path) -> "Board | None":
+    """The board by which a daemon shares its timers; None if it keeps them in a file."""
+    from duly.config.loading import load_to_run  # noqa: PLC0415 - not for --help
+    from duly.daemon.sharing import sharing_of  # noqa: PLC0415
+
+    sharing = sharing_of(load_to_run(path))
+    return None if sharing is None else sharing.board
 
 
 def shape(view: "View", task_name: str | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from duly import __version__
 from duly.cli.finding import Place
 from duly.clock import HostClock
 from duly.config.errors import ConfigError
-from duly.config.schema import Config, socket_path, store_path
+from duly.config.schema import Config, database_of, socket_path, store_path
 from duly.daemon import views
 from duly.daemon.operations import Definitions, OfHistory, OfLogs, check_known, history_of, no_run
 from duly.daemon.protocol import BAD_REQUEST, OperationError, sayable
@@ -77,6 +77,8 @@ class Remains:
         self._store = store_path(config)
         self._socket = socket or str(socket_path(config))
         self._faults = faults
+        if (database := database_of(config)) is not None and self.is_gate_open:
+            self._faults += (f"the timers are in {database.name}; only a running daemon shows them",)
         self._state = state
 
     def standing(self) -> views.Standing:

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from duly.cli.finding import Failure, default_config
+from duly.cli.words import untried
 from duly.errors import SchedulerError
 
 _STDERR = 2
@@ -26,9 +27,19 @@ _FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 @click.option(
     "--echo/--no-echo", default=True, help="Show the output of services here as well; yes by default."
 )
+@click.option(
+    "--wait",
+    "wait_sec",
+    type=click.FloatRange(min=0, max=86_400),
+    default=0,
+    metavar="SECONDS",
+    help="Wait so long for a database that cannot be reached yet; not at all by default.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log every step.")
 @click.option("-q", "--quiet", is_flag=True, help="Log only what went wrong.")
-def run(*, config: str | None, timers: bool | None, echo: bool, verbose: bool, quiet: bool) -> None:
+def run(
+    *, config: str | None, timers: bool | None, echo: bool, wait_sec: float, verbose: bool, quiet: bool
+) -> None:
     """Run the daemon of CONFIG (./duly.toml or ./duly.py): supervise its services and fire its timers.
 
     SIGTERM and SIGINT end it in order, a second one at once; SIGHUP reloads the file. Entries that are
@@ -38,6 +49,7 @@ def run(*, config: str | None, timers: bool | None, echo: bool, verbose: bool, q
     \b
         duly run
         duly run /etc/duly.toml --timers
+        duly run --wait 60
     """  # noqa: D301 (click's mark for lines to keep)
     if verbose and quiet:
         raise click.UsageError("--verbose or --quiet, not both")
@@ -51,10 +63,10 @@ def run(*, config: str | None, timers: bool | None, echo: bool, verbose: bool, q
             hint="Give a file: duly run FILE; `duly init` writes a new one.",
         )
     level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
-    _serve(path, level, timers=timers, is_echoing=echo)
+    _serve(path, level, timers=timers, is_echoing=echo, wait_sec=wait_sec)
 
 
-def _serve(path: Path, level: int, *, timers: bool | None, is_echoing: bool) -> None:
+def _serve(path: Path, level: int, *, timers: bool | None, is_echoing: bool, wait_sec: float) -> None:
     from duly.config.errors import ConfigError  # noqa: PLC0415 - not for --help
     from duly.config.loading import load_to_run  # noqa: PLC0415
     from duly.daemon.echo import Echo, EchoHandler, EchoStream  # noqa: PLC0415 - a thread, for a daemon alone
@@ -67,11 +79,11 @@ def _serve(path: Path, level: int, *, timers: bool | None, is_echoing: bool) -> 
     logging.basicConfig(level=level, format=_FORMAT, handlers=[handler])
     try:
         with redirect_stderr(EchoStream(echo)):
-            serve(load_to_run(path), timers=timers, is_echoing=is_echoing)
+            serve(load_to_run(path), timers=timers, is_echoing=is_echoing, wait_sec=wait_sec)
     except ConfigError as error:
         raise Failure("invalid_configuration", error.message, exit_code=4, as_json=False) from error
     except SchedulerError as error:
-        raise Failure("failed", error.message, exit_code=1, as_json=False) from error
+        raise Failure("failed", untried(error), exit_code=1, as_json=False) from error
     except PathTooLongError as error:
         raise Failure("invalid_configuration", str(error), exit_code=4, as_json=False) from error
     finally:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from duly.cli.cluster import untried
 from duly.cli.finding import Failure
+from duly.cli.words import untried
 from duly.cluster.copying import copied
 from duly.errors import SchedulerError
 from duly.store import Board, SQLiteStore, store_for

@@ -28,6 +28,7 @@ _COLUMNS = (
     Column("missed", "last miss", rank=6, least=10),
     Column("schedule", "schedule", rank=7, least=16),
 )
+_MEMBER = Column("member", "held by", rank=2, least=10)
 _DETAILS = (
     ("target", "target"),
     ("schedule", "schedule"),
@@ -44,6 +45,7 @@ _DETAILS = (
     ("retry_attempt", "retries so far"),
     ("retry_next_at", "next retry"),
     ("registered_at", "known since"),
+    ("member", "held by"),
 )
 
 
@@ -96,7 +98,9 @@ def _now(told: dict[str, Any]) -> datetime:
 
 def _listed(told: dict[str, Any]) -> Iterator[str]:
     if told["timers"]:
-        yield from table(_COLUMNS, [_row(timer, _now(told)) for timer in told["timers"]], terminal_width())
+        is_shared = any(timer["member"] for timer in told["timers"])
+        columns = (*_COLUMNS, _MEMBER) if is_shared else _COLUMNS
+        yield from table(columns, [_row(timer, _now(told)) for timer in told["timers"]], terminal_width())
     else:
         yield "No timers."
     yield from invalid_lines(told["invalid"], terminal_width())
@@ -117,6 +121,7 @@ def _row(timer: dict[str, Any], now: datetime) -> Row:
         "exit": "-" if timer["last_exit"] is None else str(timer["last_exit"]),
         "missed": missed,
         "schedule": timer["schedule"],
+        "member": timer["member"] or "-",
     }
 
 

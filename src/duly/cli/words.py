@@ -42,3 +42,8 @@ def exit_text(run: dict[str, Any]) -> str:
 def counted(number: int, noun: str, many: str | None = None) -> str:
     """A number with its noun."""
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+
+
+def untried(error: Exception) -> str:
+    """What an error says, without the promise that a scheduler keeps and a command does not."""
+    return str(error).removesuffix("; it is tried again")

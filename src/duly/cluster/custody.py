@@ -27,7 +27,6 @@ def custody_of(
             clock,
             announcer,
             name=f"{socket.gethostname()}:{os.getpid()}",
-            ttl_us=place.ttl_us,
             max_concurrent_runs=max_concurrent_runs,
             run_timeout_us=run_timeout_us,
             steady=clock.steady if isinstance(clock, BoardClock) else steady_us,

@@ -31,6 +31,8 @@ class Knowledge:
     """Ends of its runs that are not reported yet, by the name of the task and when the run began."""
     remembered: dict[str, Task] = field(default_factory=dict)
     """Tasks as they were when it last held them."""
+    put_back: dict[str, Instant] = field(default_factory=dict)
+    """Starts of those that may be on their rows and were not carried out."""
 
 
 class Found(NamedTuple):
@@ -50,7 +52,8 @@ class Departed(NamedTuple):
 
 def found(stored: Stored, task: Task, member: int, known: Knowledge) -> Found:
     """What *member* makes of the row *stored*, which holds *task*."""
-    task = _better(task, known.remembered.get(task.name))
+    mine = known.remembered.get(task.name)
+    task = _taken_back(_better(task, mine), mine, known.put_back.get(task.name))
     since_us = task.running_since_us
     if since_us is None:
         return Found(task)
@@ -149,6 +152,16 @@ def _better(task: Task, mine: Task | None) -> Task:
         return mine
     is_end_unwritten = mine.running_since_us is None and mine.last_attempt_us == task.running_since_us
     return mine if is_end_unwritten and task.running_since_us is not None else task
+
+
+def _taken_back(task: Task, mine: Task | None, put_back_us: Instant | None) -> Task:
+    """The task as it was before the start at *put_back_us*, if it is that one which the row shows."""
+    if mine is None or (mine.id, mine.registered_us) != (task.id, task.registered_us):
+        return task
+    if put_back_us is None or put_back_us != task.running_since_us:
+        return task
+    mark("start taken back")
+    return mine
 
 
 def _end_of(stored: Stored, name: str, since_us: Instant, known: Knowledge) -> AwayEnd | None:

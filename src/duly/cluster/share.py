@@ -7,10 +7,9 @@ ends are noted for a report).
 """
 
 from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
 
 from duly.cluster.finding import Found, Knowledge, change_by, ended, found, up_to
-from duly.cluster.holdings import Holdings
+from duly.cluster.holdings import TaskHoldings
 from duly.cluster.listing import Listing
 from duly.core.reconciliation import Reconciliation
 from duly.core.record import COLUMNS, task_from
@@ -34,7 +33,7 @@ class Share:
     """What one member holds, in the book of its *poller*."""
 
     def __init__(
-        self, book: Book[Task], poller: Poller[Task], holdings: Holdings, announcer: Announcer
+        self, book: Book[Task], poller: Poller[Task], holdings: TaskHoldings, announcer: Announcer
     ) -> None:
         self._book = book
         self._poller = poller
@@ -42,10 +41,6 @@ class Share:
         self._announce = announcer.announce
         self.schedules = Schedules(book.zone)
         self.listing = Listing([], book.zone)
-        self.edition = 0
-        """The edition of our list."""
-        self.newest = 0
-        """The newest edition that we have heard of."""
         self.known = Knowledge()
         self._superseded: dict[str, Instant] = {}
         """When the run began that was under way as a task came here, if it was registered anew since."""
@@ -60,30 +55,20 @@ class Share:
         for name, (runner, _) in list(self._holdings.away.items()):
             if runner not in alive:
                 self._note_death(name)
-        is_other = view.fingerprint != self.listing.fingerprint
-        if view.edition > self.edition and view.edition != self.newest and is_other:
-            self._announce("EditionSuperseded", edition=self.edition, newest=view.edition)
-        self.newest = view.edition
         return is_cut
 
     def _note_gone(self, view: View) -> bool:
-        member, terms = self._holdings.member, self._holdings.terms
-        gone = [
-            hold
-            for hold in self._holdings.holds
-            if (view.places[hold.shard].holder, view.places[hold.shard].term) != (member, hold.term)
-        ]
+        gone = self._holdings.gone(view)
         if not gone:
             return False
         # While the lease is good only a newer list can take shards away; its runs go on. Anything else
         # means that the board has forgotten, and others may run what we run.
-        is_cut = view.edition == self.newest
+        is_cut = view.edition == self._holdings.newest
         mark("shards gone")
         self.dismiss((hold.shard for hold in gone), is_cut=is_cut)
         reason = "they are held by another member" if is_cut else "a newer list took effect"
         event = "ShardsLost" if is_cut else "ShardsGiven"
         self._announce(event, shards=[list(hold) for hold in gone], reason=reason)
-        assert not any(hold.shard in terms for hold in gone)
         self._poller.hasten()
         return is_cut
 
@@ -104,22 +89,6 @@ class Share:
         self._poller.change(entry, cut_off(entry.task))
 
     # --- lists ---
-
-    def is_list_forgotten(self, view: View) -> bool:
-        """Whether the board has lost the edition that we brought: a standby without the latest commits."""
-        ours = next((seat for seat in view.seats if seat.member == self._holdings.member), None)
-        # With none at all we joined anew, and could not bring it then.
-        if ours is None or (ours.edition != 0 and ours.edition == self.edition):
-            return False
-        mark("edition forgotten")
-        return True
-
-    def is_list_back(self, view: View) -> bool:
-        """Whether another member has brought our list back after a newer one: then it is in effect."""
-        if view.edition == self.edition or view.fingerprint != self.listing.fingerprint:
-            return False
-        mark("edition back")
-        return True
 
     def change_by(
         self, listing: Listing, stored: list[Stored], scheduler_id: str
@@ -160,17 +129,13 @@ class Share:
 
     # --- shards ---
 
-    def admit(self, taken: Taken, lost: AbstractSet[int] = frozenset()) -> None:
-        """Take in the tasks of shards that were just taken; those *lost* from a member that was silent."""
+    def admit(self, taken: Taken) -> None:
+        """Take in the tasks of shards that were just taken."""
         self.note_running()
         for hold in taken.holds:
             self._holdings.terms[hold.shard] = hold.term
         came = {stored.record[_NAME] for stored in taken.stored if self._admit(stored)}
         self.known.ends = {key: end for key, end in self.known.ends.items() if key[0] not in came}
-        for origin in (None, "lost"):
-            holds = [list(hold) for hold in taken.holds if (hold.shard in lost) == (origin == "lost")]
-            if holds:
-                self._announce("ShardsTaken", shards=holds, edition=self.edition, **{"from": origin})
 
     def _admit(self, stored: Stored) -> bool:
         """Take in one task, unless it is not ours to run."""
@@ -194,6 +159,7 @@ class Share:
         if now is not task:
             self._book.change(entry, now)
         self.known.remembered.pop(task.name, None)
+        self.known.put_back.pop(task.name, None)
         return True
 
     def _run_of(self, find: Found, callback: Callback) -> Run[Task] | None:
@@ -261,6 +227,7 @@ class Share:
         if entry.run is not None or task.id not in self._book.unsaved:
             return
         if (put_back_us := self._book.put_back.get(task.name)) is not None:
+            self.known.put_back[task.name] = put_back_us
             self._note(task.name, AwayEnd.cut(task.id, put_back_us))
         if (began_us := self._superseded.get(task.name)) is not None:
             # Nothing in the task tells of it; whoever holds it next is to know that it is over, no more.

@@ -1,7 +1,8 @@
-"""Addresses in a configuration: where the dashboard listens, whom it answers, what is pinged on success.
+"""Addresses in a configuration: where the dashboard listens, what is pinged on success, where the store is.
 
-The path of a URL to ping is as good as a password, so a `PingUrl` shows, compares and stores its host alone,
-and no message of a checker repeats what was written.
+The path of a URL to ping is as good as a password, so a `PingUrl` shows, compares and stores its host alone;
+the address of a database may hold one, and a `Database` shows the rest. No message of a checker repeats what
+was written.
 """
 
 import re
@@ -9,9 +10,10 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from duly.config.errors import EntryFault
-from duly.config.schema import PingUrl
-from duly.config.values import host_text, plain
+from duly.config.schema import Database, PingUrl
+from duly.config.values import host_text, path_text, plain
 from duly.config.words import quoted, shown
+from duly.errors import StoreError
 
 _LONGEST_URL = 2000
 _LONGEST_UNIX_PATH = 107
@@ -63,6 +65,23 @@ def _host_of(url: str, key: str) -> str:
         raise EntryFault(f"{key} must not hold a # part, which no server would see", key)
     shown_host = f"[{host}]" if ":" in host else host
     return shown_host if port is None else f"{shown_host}:{port}"
+
+
+def store(value: object, key: str) -> str | Database:
+    """The path of a file, or the address of a database that several machines share."""
+    text = value.secret if isinstance(value, Database) else path_text(value, key)
+    if "://" not in text:
+        return text
+    if not text.startswith(("postgresql://", "postgres://")):
+        raise EntryFault(f"{key} must be the path of a SQLite file or begin with postgresql://", key)
+    try:
+        from duly.store.postgres.address import address_of  # noqa: PLC0415 (not every user has psycopg)
+
+        return Database.of(address_of(text).name, text)
+    except ImportError as error:
+        raise EntryFault(f"{key} needs psycopg: pip install 'duly[postgres]'", key) from error
+    except StoreError as error:
+        raise EntryFault(f"{key} {error.details['reason']}", key) from error
 
 
 def listen(value: object, key: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from duly.config import addresses, values
 from duly.config.calendars import checked_calendars
 from duly.config.errors import EntryFault
-from duly.config.schema import Dashboard, Service, Settings, Timer
+from duly.config.schema import SHORTEST_LEASE_SEC, Dashboard, Service, Settings, Timer
 from duly.config.words import quoted, shown
 
 Entry = TypeVar("Entry", Service, Timer)
@@ -294,6 +294,13 @@ def _count(value: object, key: str) -> int:
     return values.whole_number(value, key, 1, _MOST_KEPT)
 
 
+def _lease(value: object, key: str) -> float:
+    lease_sec = values.seconds(value, key)
+    if lease_sec < SHORTEST_LEASE_SEC:
+        raise EntryFault(f"{key} must be at least {SHORTEST_LEASE_SEC:g} s, not {lease_sec:g}", key)
+    return lease_sec
+
+
 def _kib(value: object, key: str) -> int:
     return values.whole_number(value, key, 1, _MOST_OUTPUT_KIB)
 
@@ -301,7 +308,8 @@ def _kib(value: object, key: str) -> int:
 _SETTING_VALUES: Mapping[str, Callable[[object, str], object]] = {
     "enabled": values.boolean,
     "timers": values.boolean,
-    "store": values.store_text,
+    "store": addresses.store,
+    "lease_sec": _lease,
     "socket": values.path_text,
     "timezone": values.zone,
     "shutdown_timeout_sec": values.seconds,

@@ -56,7 +56,7 @@ def _of_settings(settings: Settings, *, has_timers: bool, is_empty: bool) -> Ite
         reason = "timers are defined and switched off; timers = true under [supervisor] switches them on"
         yield Note("supervisor", None, 0, reason, "timers")
     for key, path in (("store", settings.store), ("socket", settings.socket)):
-        if path is not None and path.startswith("~"):
+        if isinstance(path, str) and path.startswith("~"):
             yield Note("supervisor", None, 0, _tilde(key, path), key)
 
 

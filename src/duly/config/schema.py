@@ -49,15 +49,19 @@ if TYPE_CHECKING:
 
 
 class _Hidden:
+    """An address that holds secrets: no field, so whatever writes out a configuration does not see it."""
+
     __slots__ = ("_secret",)
+
+    @property
+    def secret(self) -> str:
+        """The address itself, for whoever opens the connection; empty where only its name is known."""
+        return str(getattr(self, "_secret", ""))
 
 
 @dataclass(frozen=True, slots=True)
 class PingUrl(_Hidden):
-    """A URL to ping. Only the host is ever shown, compared or stored.
-
-    The rest is not a field, so that whatever writes out a configuration does not even see it.
-    """
+    """A URL to ping. Only the host is ever shown, compared or stored."""
 
     host: str
 
@@ -68,10 +72,19 @@ class PingUrl(_Hidden):
         object.__setattr__(made, "_secret", url)
         return made
 
-    @property
-    def secret(self) -> str:
-        """The URL itself, for whoever opens the connection; empty where only the host is known."""
-        return str(getattr(self, "_secret", ""))
+
+@dataclass(frozen=True, slots=True)
+class Database(_Hidden):
+    """A database that several machines share. Its address is shown without password and options."""
+
+    name: str
+
+    @classmethod
+    def of(cls, name: str, url: str) -> "Database":
+        """An address and what to call it."""
+        made = cls(name)
+        object.__setattr__(made, "_secret", url)
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +166,9 @@ class Timer:
         ) -> None: ...
 
 
+SHORTEST_LEASE_SEC = 0.5
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The table `[supervisor]`: what holds for all services and timers."""
@@ -160,7 +176,11 @@ class Settings:
     enabled: bool = True
     timers: bool = False
     """The gate (TIMERS.md 7)."""
-    store: str | None = None
+    store: str | Database | None = None
+    """A file; or a database, by which several machines share their timers (then the file beside the
+    configuration keeps what is this machine's own)."""
+    lease_sec: float = 6
+    """How long a machine of those may be silent before others take its timers."""
     socket: str | None = None
     timezone: str | None = None
     shutdown_timeout_sec: float = 30
@@ -230,8 +250,15 @@ class Config:
 
 
 def store_path(config: Config) -> Path:
-    """Where the state is kept: as configured, or beside the file and named after it."""
-    return _beside(config.path, config.settings.store, ".db")
+    """Where this machine's state is kept: as configured, or beside the file and named after it."""
+    store = config.settings.store
+    return _beside(config.path, store if isinstance(store, str) else None, ".db")
+
+
+def database_of(config: Config) -> Database | None:
+    """The database by which the timers are shared with other machines, if they are."""
+    store = config.settings.store
+    return store if isinstance(store, Database) else None
 
 
 def socket_path(config: Config) -> Path:

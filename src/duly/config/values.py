@@ -175,15 +175,6 @@ def path_text(value: object, key: str) -> str:
     return path
 
 
-def store_text(value: object, key: str) -> str:
-    """The path of a store. An address would be a file of a strange name, with a password in it."""
-    path = path_text(value, key)
-    if "://" in path:
-        reason = "must be the path of a SQLite file; only the library keeps its tasks in a database so far"
-        raise EntryFault(f"{key} {reason}", key)
-    return path
-
-
 def names(value: object, key: str) -> tuple[str, ...]:
     """A list of ids, each once."""
     if isinstance(value, str):

@@ -8,12 +8,12 @@ come up. Timers start when start-up is complete, and end before the services do.
 import asyncio
 import os
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from datetime import timedelta, tzinfo
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 import tzlocal
@@ -26,12 +26,14 @@ from duly.config.loading import load_to_run
 from duly.config.plan import changes
 from duly.daemon import views
 from duly.daemon.backend import Door, Reloaded
-from duly.daemon.gate import Gate
+from duly.daemon.faults import Faults
+from duly.daemon.gate import Gate, answered
 from duly.daemon.protocol import BUSY, FAILED, INVALID_CONFIGURATION, OperationError
 from duly.daemon.reloading import merged, reloaded, settings_that_wait
 from duly.daemon.server import Server
-from duly.errors import SchedulerError, StoreError
-from duly.events import Announcer, Event, Listener, described
+from duly.daemon.sharing import Sharing
+from duly.errors import StoreError
+from duly.events import Announcer, Listener, described
 from duly.instant import Instant, instant_of
 from duly.store.history import History, RunRow
 from duly.store.sqlite import OnWrite, SQLiteStore
@@ -55,8 +57,9 @@ _LONGEST_PAUSE_S = 16
 class Daemon:
     """Runs what *config* declares until it is told to end.
 
-    *timers* overrides what the file says of the gate. *loading* is entered while the file is read anew:
-    a Python file may start programs, and their exits are its own to take.
+    *timers* overrides what the file says of the gate. *sharing* is what it has in common with other machines.
+    *loading* is entered while the file is read anew: a Python file may start programs, and their exits are
+    its own to take.
     """
 
     def __init__(
@@ -67,17 +70,19 @@ class Daemon:
         clock: Clock | None = None,
         listeners: Iterable[Listener] = (),
         timers: bool | None = None,
+        sharing: Sharing | None = None,
         loading: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self.config = config
         self._loading = loading
         self._clock = watchable(clock)
-        self._faults: dict[str, str] = {}
-        self._announcer = Announcer([self._watch_faults, *listeners], self._clock.now)
+        self._faults = Faults()
+        self._announcer = Announcer([self._faults.listener, *listeners], self._clock.now)
         self._announce = self._announcer.announce
         self._store = SQLiteStore(store_path(config))
         self.history = History(SQLiteRows(self._store), self._clock, self._announcer)
         self._processes = processes
+        self._sharing = sharing
         self._zone = _zone_of(config)
         self._wants_timers = config.settings.timers if timers is None else timers
         self._server = Server(socket_path(config), self)
@@ -97,7 +102,7 @@ class Daemon:
         """Called when the end begins, whoever asked for it."""
         self.on_run_started: list[Callable[[RunRow], None]] = []
         self.on_run_ended: list[Callable[[RunRow], None]] = []
-        self.fault_sources: list[Callable[[], Iterable[str]]] = []
+        self.fault_sources: list[Callable[[], Iterable[str]]] = [] if sharing is None else [sharing.faults]
         """Asked for what else keeps all from being well, a sentence for each."""
         self.doors: list[Door] = []
         """Opened beside the socket, and closed before it."""
@@ -111,6 +116,10 @@ class Daemon:
         contents = await self._store.open(uuid.uuid4().hex)  # noqa: TID251 (the id of a new store)
         try:
             await self.history.open()
+            if self._sharing is not None and self._may_have_timers():
+                await self._sharing.check(unless=self._over)
+            if self._over.is_set():
+                return
             self._supervisor = self._new_supervisor(contents.scheduler_id)
             self._gate = Gate(
                 self._store,
@@ -119,6 +128,7 @@ class Daemon:
                 self.history,
                 clock=self._clock,
                 announcer=self._announcer,
+                sharing=self._sharing,
             )
             async with AsyncExitStack() as opened:
                 for door in (self._server, *self.doors):
@@ -136,6 +146,7 @@ class Daemon:
             self._announcer,
             scheduler_id=scheduler_id,
             settings=self.config.settings,
+            leash=None if self._sharing is None else self._sharing.leash,
         )
         supervisor.on_run_started.append(self._note_start)
         supervisor.on_run_ended.append(self._note_end)
@@ -282,7 +293,7 @@ class Daemon:
         if self._is_started_up:
             async with self._turn:
                 try:
-                    await _answered(self._set_gate())
+                    await answered(self._set_gate())
                 except OperationError:
                     self._wants_timers = False
                     raise
@@ -301,7 +312,7 @@ class Daemon:
             for listener in self.on_reloading:
                 listener()
             try:
-                return await _answered(self._apply(await self._read()))
+                return await answered(self._apply(await self._read()))
             except ConfigError as error:
                 self._announce("ConfigurationRefused", error=error.message)
                 raise OperationError(INVALID_CONFIGURATION, error.message) from error
@@ -376,14 +387,6 @@ class Daemon:
         if self._ended_runs % _PRUNED_EVERY == 0:
             self._pruning = asyncio.get_running_loop().create_task(self._prune())
 
-    def _watch_faults(self, event: Event) -> None:
-        if event.name in {"StoreFault", "ConfigurationRefused"}:
-            self._faults[event.name] = event.fields["error"]
-        elif event.name == "StoreRecovered":
-            self._faults.pop("StoreFault", None)
-        elif event.name == "ConfigurationReloaded":
-            self._faults.pop("ConfigurationRefused", None)
-
     # --- what it shows (Backend) ---
 
     def standing(self) -> views.Standing:
@@ -399,7 +402,7 @@ class Daemon:
             pid=os.getpid(),
             started_us=self._started_us,
             faults=(
-                *self._faults.values(),
+                *self._faults.sentences,
                 *damaged,
                 *chain.from_iterable(ask() for ask in self.fault_sources),
             ),
@@ -442,7 +445,7 @@ class Daemon:
     async def start_service(self, service_id: str) -> int:
         """Start a service; the id of the run. Returns when its process is there."""
         supervisor = self._serving()
-        run_id = await _answered(supervisor.start_service(service_id))
+        run_id = await answered(supervisor.start_service(service_id))
         if supervisor.outcome(run_id) is Result.SPAWN_ERROR:
             row = await self.history.run(run_id)
             said = "its process could not be made" if row is None else row.message
@@ -451,7 +454,7 @@ class Daemon:
 
     async def stop_service(self, service_id: str) -> None:
         """Stop a service, and return when it has stopped."""
-        await _answered(self._serving().stop_service(service_id))
+        await answered(self._serving().stop_service(service_id))
 
     async def trigger(self, timer_id: str) -> int:
         """Fire a timer by hand; the id of the run."""
@@ -490,11 +493,3 @@ class Daemon:
 def _zone_of(config: Config) -> tzinfo:
     name = config.settings.timezone
     return tzlocal.get_localzone() if name is None else ZoneInfo(name)
-
-
-async def _answered(call: Coroutine[Any, Any, T]) -> T:
-    """What *call* answers; what it refuses is for whoever asked."""
-    try:
-        return await call
-    except SchedulerError as error:
-        raise OperationError(FAILED, error.message, **error.details) from error

@@ -16,6 +16,7 @@ from duly.daemon.dashboard import dashboard_of
 from duly.daemon.echo import Echo
 from duly.daemon.notify import Notifier
 from duly.daemon.protocol import OperationError
+from duly.daemon.sharing import sharing_of
 from duly.daemon.watching import Watch
 from duly.events import described, tell_operator
 from duly.store.history import RunRow
@@ -26,22 +27,40 @@ _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 
 
-def serve(config: Config, *, timers: bool | None = None, is_echoing: bool = True) -> None:
+def serve(
+    config: Config, *, timers: bool | None = None, is_echoing: bool = True, wait_sec: float = 0
+) -> None:
     """Run the daemon of *config* until a signal or a client ends it.
+
+    A database that cannot be reached is waited for, for so long, before anything starts.
 
     Raises StoreError, StoreInUseError, SocketError, PathTooLongError, WebRefusedError.
     """
     before = os.umask(0o077)  # the store holds outputs and the socket takes orders: ours alone
     os.umask(before | 0o077)
-    asyncio.run(_serve(config, timers=timers, is_echoing=is_echoing, umask=before))
+    asyncio.run(_serve(config, timers=timers, is_echoing=is_echoing, wait_sec=wait_sec, umask=before))
 
 
-async def _serve(config: Config, *, timers: bool | None, is_echoing: bool, umask: int) -> None:
+def _tell_wait(reason: str, waited_sec: float) -> None:
+    tell_operator(f"duly: waiting for the database, {waited_sec:.0f} s by now: {reason}")
+
+
+async def _serve(
+    config: Config, *, timers: bool | None, is_echoing: bool, wait_sec: float, umask: int
+) -> None:
     processes = HostProcesses(umask=umask)
+    sharing = sharing_of(config, processes.brood, wait_sec=wait_sec, on_wait=_tell_wait)
     dashboard = dashboard_of(config, os.environ)
     watch = Watch(config)
     listeners = watch.listeners if dashboard is None else [*watch.listeners, dashboard.listener]
-    daemon = Daemon(config, processes, timers=timers, listeners=listeners, loading=processes.brood.spawning)
+    daemon = Daemon(
+        config,
+        processes,
+        timers=timers,
+        listeners=listeners,
+        sharing=sharing,
+        loading=processes.brood.spawning,
+    )
     watch.attach(daemon)
     if dashboard is not None:
         dashboard.site.show(watch.metrics, watch.verification)

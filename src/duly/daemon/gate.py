@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from duly.clock import Watchable
 from duly.config.schema import Timer
 from duly.daemon.protocol import DISABLED, FAILED, OperationError
+from duly.daemon.sharing import SHARDS, Sharing
 from duly.daemon.views import DISABLED_MESSAGE, TimerReading
 from duly.errors import SchedulerError
 from duly.events import Announcer
@@ -22,6 +23,7 @@ from duly.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from duly.timers.face import Timers
+    from duly.timers.shared import SharedTimers
     from duly.timers.timer import TimerState
 
 T = TypeVar("T")
@@ -39,15 +41,17 @@ class Gate:
         *,
         clock: Watchable,
         announcer: Announcer,
+        sharing: Sharing | None = None,
     ) -> None:
+        self._sharing = sharing
         self._store = store
         self._scheduler_id = scheduler_id
         self._supervisor = supervisor
         self._history = history
         self._clock = clock
         self._announcer = announcer
-        self._timers: Timers | None = None
-        self._opening: Timers | None = None
+        self._timers: Timers | SharedTimers | None = None
+        self._opening: Timers | SharedTimers | None = None
         """Timers that are being put to work, and are not at work yet."""
         self._read: dict[str, tuple[TimerState, TimerReading]] = {}
         """Readings that hold as long as the state of their timer is that one, and until they fire."""
@@ -74,19 +78,10 @@ class Gate:
         """
         if self._timers is not None:
             return
-        from duly.store.tables import TimerShelf  # noqa: PLC0415 (behind the gate)
-        from duly.timers.face import Timers  # noqa: PLC0415 (behind the gate)
-        from duly.timers.record import record_of  # noqa: PLC0415 (behind the gate)
-
-        timers = Timers(
-            TimerShelf(self._store, self._scheduler_id, record_of),
-            self._supervisor,
-            self._clock,
-            self._announcer,
-            zone=zone,
-            note_miss=lambda name, at_us, reason: self._history.note_miss(MissRow(name, at_us, reason)),
-        )
+        timers = self._alone(zone) if self._sharing is None else self._shared(self._sharing, zone)
         self._opening = timers
+        if self._sharing is not None:
+            await self._sharing.begin()
         try:
             await timers.start(
                 definitions, started_up_us=started_up_us, is_start_up=is_start_up, invalid=invalid
@@ -96,6 +91,41 @@ class Gate:
                 self._announcer.announce("TimersEnabled", timers=len(definitions))
         finally:
             self._opening = None
+            if self._timers is not timers:
+                await self._unleash()
+
+    def _alone(self, zone: tzinfo) -> "Timers":
+        from duly.store.tables import TimerShelf  # noqa: PLC0415 (behind the gate)
+        from duly.timers.face import Timers  # noqa: PLC0415 (behind the gate)
+        from duly.timers.record import record_of  # noqa: PLC0415 (behind the gate)
+
+        return Timers(
+            TimerShelf(self._store, self._scheduler_id, record_of),
+            self._supervisor,
+            self._clock,
+            self._announcer,
+            zone=zone,
+            note_miss=self._note_miss,
+        )
+
+    def _shared(self, sharing: Sharing, zone: tzinfo) -> "SharedTimers":
+        from duly.timers.shared import SharedTimers  # noqa: PLC0415 (behind the gate)
+
+        return SharedTimers(
+            sharing.board,
+            self._supervisor,
+            sharing.clock,
+            self._announcer,
+            host_clock=self._clock,
+            zone=zone,
+            name=sharing.name,
+            shards=SHARDS,
+            note_miss=self._note_miss,
+            on_trust=sharing.extend,
+        )
+
+    def _note_miss(self, name: str, at_us: Instant, reason: str) -> None:
+        self._history.note_miss(MissRow(name, at_us, reason))
 
     async def reload(self, definitions: Sequence[Timer], invalid: Collection[str] = ()) -> None:
         """Have other definitions hold, if the gate is open. Raises StoreError."""
@@ -112,12 +142,18 @@ class Gate:
             stopping = timers.stop()
             self._announcer.announce("TimersDisabled")
             await stopping
+            await self._unleash()
 
     async def shut_down(self) -> None:
         """End with the supervisor: wait for the runs it cuts off, and write down that they were."""
         timers, self._timers = self._timers, None
         if timers is not None:
             await timers.close()
+            await self._unleash()
+
+    async def _unleash(self) -> None:
+        if self._sharing is not None:
+            await self._sharing.end()
 
     # --- what passes through it ---
 
@@ -135,7 +171,7 @@ class Gate:
             kept = known.get(name)
             # Of thousands hardly any has changed since somebody last looked.
             if kept is None or kept[0] is not state or (kept[1].next_us or NEVER_US) <= now_us:
-                kept = (state, _reading(state, timers.next_of(state, now_us)))
+                kept = (state, _reading(state, timers.next_of(state, now_us), timers.holder_of(state)))
             readings[name] = kept[1]
             if state.definition.on_unit_active_sec is None and (kept[1].next_us or NEVER_US) > now_us:
                 self._read[name] = kept
@@ -147,14 +183,14 @@ class Gate:
 
     async def trigger(self, timer_id: str) -> int:
         """Fire a timer by hand; the id of the run. Raises OperationError."""
-        return await _answered(self._opened().trigger(timer_id))
+        return await answered(self._opened().trigger(timer_id))
 
     async def switch(self, timer_id: str, *, enabled: bool) -> None:
         """Enable or disable a timer. Raises OperationError."""
         timers = self._opened()
-        await _answered(timers.enable(timer_id) if enabled else timers.disable(timer_id))
+        await answered(timers.enable(timer_id) if enabled else timers.disable(timer_id))
 
-    def _opened(self) -> "Timers":
+    def _opened(self) -> "Timers | SharedTimers":
         if self._timers is None:
             raise OperationError(DISABLED, DISABLED_MESSAGE)
         return self._timers
@@ -164,7 +200,7 @@ class Gate:
             self._timers.service_ended(row.service, row.ended_us)
 
 
-def _reading(state: "TimerState", next_us: Instant | None) -> TimerReading:
+def _reading(state: "TimerState", next_us: Instant | None, member: str | None) -> TimerReading:
     return TimerReading(
         enabled_override=state.enabled_override,
         registered_us=state.registered_us,
@@ -182,10 +218,11 @@ def _reading(state: "TimerState", next_us: Instant | None) -> TimerReading:
         startup_triggered=state.startup_triggered,
         running_run=state.running_run,
         running_since_us=state.running_since_us,
+        member=member,
     )
 
 
-async def _answered(call: Coroutine[Any, Any, T]) -> T:
+async def answered(call: Coroutine[Any, Any, T]) -> T:
     """What *call* answers; what it refuses is for whoever asked."""
     try:
         return await call

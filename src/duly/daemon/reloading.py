@@ -11,7 +11,7 @@ from duly.config.schema import Config
 from duly.daemon import views
 from duly.daemon.backend import Reloaded
 
-_FIXED = ("store", "socket", "timezone")
+_FIXED = ("store", "lease_sec", "socket", "timezone")
 """Settings that only a new start can change."""
 
 

@@ -71,6 +71,8 @@ class TimerShape(Shape):
     startup_triggered: bool
     registered_at: str | None
     answered_until: str | None
+    member: str | None
+    """Which machine holds it, if timers are shared."""
 
 
 class TimersShape(Shape):

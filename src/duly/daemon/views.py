@@ -74,6 +74,8 @@ class TimerReading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     startup_triggered: bool = False
     running_run: int | None = None
     running_since_us: Instant | None = None
+    member: str | None = None
+    """Which machine holds it, if timers are shared."""
 
 
 class ServiceReading(Protocol):
@@ -216,6 +218,7 @@ def timer_shape(timer: Timer, reading: TimerReading, zone: tzinfo) -> TimerShape
         startup_triggered=reading.startup_triggered,
         registered_at=time_of(reading.registered_us, zone),
         answered_until=time_of(reading.answered_us, zone),
+        member=reading.member,
     )
 
 

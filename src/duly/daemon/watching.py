@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from duly.clock import Clock, HostClock, until_minute_s
-from duly.config import Config
+from duly.config import Config, database_of
 from duly.daemon.daemon import Daemon
 from duly.events import Event, Listener
 from duly.instant import NEVER_US, SECOND_US, datetime_at, instant_of
@@ -50,13 +50,16 @@ class Watch:
         self._deadman = DeadMan(self._ping_url, [self._tell], now=self._clock.now)
         self._spans = spans_if_installed()
         self.monitor = TimerMonitor(self._declared, [self._tell], steady_us=steady_us)
+        self._is_shared = database_of(config) is not None
+        """Timers come here from other machines and go there: of what it did not see it cannot judge."""
         self._looking: asyncio.TimerHandle | None = None
 
     @property
     def listeners(self) -> list[Listener]:
         """What to give to the daemon."""
         metrics = None if self.metrics is None else self.metrics.listener
-        return [each for each in (metrics, self._spans, self._deadman, self._heed_timers) if each is not None]
+        monitor = None if self._is_shared else self._heed_timers
+        return [each for each in (metrics, self._spans, self._deadman, monitor) if each is not None]
 
     def attach(self, daemon: Daemon) -> None:
         """Watch *daemon*, from inside its loop."""
@@ -75,7 +78,7 @@ class Watch:
         """What the monitor says of each property; None while there are no timers to watch."""
         from duly.web.site import Verdict  # noqa: PLC0415 (asked only by the web)
 
-        if self._daemon is None or not self._daemon.standing().is_gate_open:
+        if self._daemon is None or self._is_shared or not self._daemon.standing().is_gate_open:
             return None
         return [
             Verdict(finding.property, _WORDS[finding.verdict], finding.violated, finding.words)

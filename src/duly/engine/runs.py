@@ -16,6 +16,7 @@ from typing import Any, Generic
 from duly.core.registration import Callback
 from duly.engine.rules import T
 from duly.engine.signal import Signal
+from duly.events import CUT_OFF
 from duly.instant import Instant
 from duly.threads import OVERDUE
 
@@ -116,7 +117,7 @@ class Runs(Generic[T]):
             self._live.discard(run)
             self._waiting.pop(run, None)
             if run.task is not None:
-                run.task.cancel()
+                run.task.cancel(CUT_OFF)
         self._changed.notify()
 
     async def drop(self) -> None:

@@ -19,12 +19,17 @@ An *edition* is a list of registrations that took effect in the whole cluster. P
 every shard from its holder. Boards do no thinking beyond that: who should hold what is decided in
 `cluster.balance`.
 
-`duly.testing.boards.BoardConformance` is the suite that every board passes.
+Daemons share timers in the same way (`TimerBoard`). The rows of timers are opaque here and always written
+whole. A new edition may leave the shards with their holders; then it is the edition, named with each write
+that begins runs, that keeps anybody from starting by an older list.
+
+`duly.testing.boards.BoardConformance` is the suite that every board passes, `TimerBoardConformance` that of
+boards for daemons.
 """
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -73,6 +78,15 @@ class Row(NamedTuple):
     """A task to be written, and which member runs it: None unless `running_since_us` is set."""
 
     task: Task
+    run_by: int | None = None
+
+
+class TimerRow(NamedTuple):
+    """The row of a timer: its shard, its record, and which member runs it."""
+
+    shard: int
+    record: Sequence[Any]
+    """As `timers.record.COLUMNS` has it, the id and the name first: numbers, texts, nulls."""
     run_by: int | None = None
 
 
@@ -164,7 +178,7 @@ class Published(NamedTuple):
     is_current: bool
     """Whether that is the newest one. If not, a newer list is in effect and a living member has it."""
     is_new: bool
-    """Whether it has just become so: the shards are nobody's now."""
+    """Whether it has just become so: the shards are nobody's now, unless they stay with their holders."""
 
 
 class Change(NamedTuple):
@@ -189,6 +203,18 @@ class ShardsLostError(StoreError):
         super().__init__(store=store, reason=f"shards {numbers} have been taken by another member")
 
 
+class SupersededError(StoreError):
+    """A write would have begun runs by an edition that a newer one has replaced; nothing was written."""
+
+    def __init__(self, *, store: str, edition: int, newest: int) -> None:
+        self.edition = edition
+        self.newest = newest
+        reason = (
+            f"a newer list is in effect (edition {newest}); nothing is started by edition {edition} any more"
+        )
+        super().__init__(store=store, reason=reason)
+
+
 class SeatLostError(StoreError):
     """The board does not know this member any more; it must join anew."""
 
@@ -201,7 +227,7 @@ class Board(Protocol):
     """What the members of a cluster share. Every call is one transaction, durable when it returns.
 
     Each raises StoreError when the board cannot be reached or refuses; of a call that raised, nobody knows
-    whether it took effect, unless it raised ShardsLostError or SeatLostError: then it did not.
+    whether it took effect, unless it raised ShardsLostError, SupersededError or SeatLostError: those did not.
     """
 
     @property
@@ -299,4 +325,42 @@ class Board(Protocol):
 
     async def drop(self) -> None:
         """Disconnect as a crash of the process would."""
+        ...
+
+
+@runtime_checkable
+class TimerBoard(Board, Protocol):
+    """A board whose shards can hold timers too, for daemons."""
+
+    async def publish(
+        self, member: int, fingerprint: str, decide: Decide, /, *, displaces: bool = True
+    ) -> Published:
+        """As every board does it; but unless it *displaces* anybody, the shards stay with their holders."""
+        ...
+
+    async def timers(self, shards: Sequence[int] | None = None, /) -> Sequence[TimerRow]:
+        """The timers of *shards* (of all, if None), by shard and id. Anybody may look.
+
+        Of a row that somebody has damaged, so that it cannot be read, the record is the id and the name.
+        """
+        ...
+
+    async def write_timers(
+        self,
+        member: int,
+        hold: Hold,
+        number: int,
+        /,
+        *,
+        put: Sequence[TimerRow],
+        removed: Sequence[int],
+        edition: int | None = None,
+    ) -> None:
+        """Write rows of one shard: forget those *removed*, by id, then put others whole, new or not.
+
+        Ids that are not there are passed over, so that the same can be written again, with a higher number.
+        *number* counts the writes of the shard, together with those of `write`, and what is not current is
+        refused in the same way: ShardsLostError. With the *edition* by which rows begin runs it is refused
+        when a newer one is in effect: SupersededError.
+        """
         ...

@@ -14,7 +14,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from duly.supervisor.procfs import DAEMON, MARKER, Identity, daemon_text, identity_of
 
@@ -42,6 +42,8 @@ class Command:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str | None = None
+    may_start: Callable[[], bool] | None = field(default=None, compare=False)
+    """Asked in the very last moment: whether it may be run at all. Any thread may ask."""
 
 
 class SpawnError(Exception):
@@ -53,6 +55,13 @@ class SpawnError(Exception):
     def __init__(self, reason: str) -> None:
         self.reason = reason.encode(errors="backslashreplace").decode()
         super().__init__(self.reason)
+
+
+class CalledOffError(SpawnError):
+    """A process was not started because it may not be any more."""
+
+    def __init__(self) -> None:
+        super().__init__("not started: this machine has no lease on the timers now")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +77,12 @@ def environment_of(
     command: Command, inherited: Mapping[str, str], marker: str, daemon: Identity
 ) -> dict[str, str]:
     """The environment of a child: what we have, what is declared, which run it is, and whose."""
-    kept = {name: value for name, value in inherited.items() if name not in _NOT_INHERITED}
-    return {**kept, **command.env, MARKER: marker, DAEMON: daemon_text(daemon)}
+    return {**kept_of(inherited), **command.env, MARKER: marker, DAEMON: daemon_text(daemon)}
+
+
+def kept_of(inherited: Mapping[str, str]) -> dict[str, str]:
+    """What every child has of our environment."""
+    return {name: value for name, value in inherited.items() if name not in _NOT_INHERITED}
 
 
 def spawned(command: Command, environment: Mapping[str, str], umask: int = -1) -> Spawned:
@@ -92,10 +105,12 @@ def spawned(command: Command, environment: Mapping[str, str], umask: int = -1) -
         raise SpawnError(reason_of(error, command, environment)) from error
     except ValueError as error:
         raise SpawnError(f"{_name(command)} cannot be started: {_unusable(error)}") from error
-    return Spawned(identity_of(pid), _pidfd(pid), reading)
+    return Spawned(identity_of(pid), pidfd_of(pid), reading)
 
 
 def _popened(command: Command, environment: Mapping[str, str], output: int, umask: int) -> int:
+    if command.may_start is not None and not command.may_start():
+        raise CalledOffError
     # The child inherits the mask of the thread that makes it.
     before = signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
@@ -118,7 +133,8 @@ def _popened(command: Command, environment: Mapping[str, str], output: int, umas
     return popen.pid
 
 
-def _pidfd(pid: int) -> int:
+def pidfd_of(pid: int) -> int:
+    """A descriptor that tells of the end of our child *pid*, or -1."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):

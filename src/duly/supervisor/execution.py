@@ -7,9 +7,10 @@ ours. The end is that of this run and no other, because everything about it hang
 import asyncio
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import msgspec
 
@@ -17,11 +18,36 @@ from duly.config.schema import Service, Settings
 from duly.events import described, tell_operator
 from duly.instant import Instant
 from duly.store.history import RunRow
+from duly.supervisor.children import CalledOffError
 from duly.supervisor.ended import Ended, Result, ended_of
 from duly.supervisor.ledger import Ledger
 from duly.supervisor.output import Tail
 from duly.supervisor.pauses import Pauses
-from duly.supervisor.process import Command, Process, Processes, SpawnError, stopped
+from duly.supervisor.process import Command, Identity, Process, Processes, SpawnError, stopped
+
+
+class Tether(Protocol):
+    """What keeps runs of timers from outliving this machine's right to them: a `leash`."""
+
+    def expect(self, marker: str, /) -> bool:
+        """Announce a run whose process is about to be made; whether it may be."""
+        ...
+
+    def allows(self, marker: str, /) -> bool:
+        """Whether a run may still begin, or go on. May be asked in any thread."""
+        ...
+
+    def hold(self, marker: str, process: Identity, /) -> None:
+        """Note which process the run is."""
+        ...
+
+    def release(self, marker: str, /) -> None:
+        """Let a run go that is over."""
+        ...
+
+    def cut(self) -> None:
+        """End everything now."""
+        ...
 
 
 @dataclass(slots=True)
@@ -33,6 +59,8 @@ class Means:
     pauses: Pauses
     scheduler_id: str
     settings: Settings
+    leash: Tether | None = None
+    """For the runs of timers, if they are shared with other machines."""
 
 
 class Cut(StrEnum):
@@ -41,6 +69,8 @@ class Cut(StrEnum):
     BY_HAND = "by hand"
     SHUTDOWN = "shutdown"
     TIMEOUT = "timeout"
+    LEASE = "lease"
+    """Another machine may start the same from now on."""
 
 
 class Execution:
@@ -71,6 +101,8 @@ class Execution:
         self._tail = Tail(round(means.settings.output_kib * 1024))
         self._process: Process | None = None
         self._is_killed = False
+        self._marker = f"{means.scheduler_id}:{row.id}"
+        self._leash = None if row.timer is None else means.leash
         self._is_asked: asyncio.Future[None] = loop.create_future()
         means.ledger.open(row, self._tail)
         self._task = loop.create_task(self._perform(), name=f"duly run {row.id} of {row.service}")
@@ -111,6 +143,8 @@ class Execution:
             end = await self._lived()
         except Exception as error:
             end = self._lost(error)
+        if self._leash is not None:
+            self._leash.release(self._marker)
         # What was left of its group may have taken a while to go; the run ended with its own process.
         ended_us, lasted_us = self._end or self._reached()
         self.row = msgspec.structs.replace(
@@ -139,9 +173,12 @@ class Execution:
             process = await self._spawned()
         except SpawnError as error:
             self._means.ledger.tell_start(self.row)
-            return Ended(Result.SPAWN_ERROR, message=error.reason)
+            result = Result.INTERRUPTED if isinstance(error, CalledOffError) else Result.SPAWN_ERROR
+            return Ended(result, message=error.reason)
         self._process = process
         try:
+            if self._leash is not None:
+                self._leash.hold(self._marker, process.identity)
             self._note(process)
             return await self._watched(process)
         finally:
@@ -150,9 +187,12 @@ class Execution:
     async def _spawned(self) -> Process:
         service, means = self.service, self._means
         command = Command(tuple(service.command), dict(service.env), service.cwd)
-        marker = f"{means.scheduler_id}:{self.row.id}"
+        if self._leash is not None:
+            if not self._leash.expect(self._marker):
+                raise CalledOffError
+            command = replace(command, may_start=partial(self._leash.allows, self._marker))
         try:
-            return await means.processes.start(command, marker=marker, output=self._tail)
+            return await means.processes.start(command, marker=self._marker, output=self._tail)
         except SpawnError:
             raise
         except Exception as error:
@@ -185,7 +225,15 @@ class Execution:
         finally:
             exited.cancel()
         cut = self.cut if is_cut_off else None
+        if cut is Cut.LEASE or self._is_unleashed(code):
+            return Ended(Result.INTERRUPTED, message="cut off: this machine's lease on the timers ran out")
         return ended_of(code, was_timed_out=cut is Cut.TIMEOUT, was_interrupted=cut is Cut.SHUTDOWN)
+
+    def _is_unleashed(self, code: int) -> bool:
+        """Whether it was killed on the leash before we came to do it: we were stopped, or late."""
+        if self._leash is None or self._leash.allows(self._marker):
+            return False
+        return code == -signal.SIGKILL
 
     async def _stopped(self, process: Process, *, with_strays: bool) -> None:
         clock, grace_s = self._means.pauses.clock, self._means.settings.kill_grace_sec

@@ -20,7 +20,7 @@ from duly.store.history import History
 from duly.supervisor.adoption import Ghost, adopted
 from duly.supervisor.ended import Ended, Reason, Result
 from duly.supervisor.errors import Refused, ServiceError, SupervisorStoppingError
-from duly.supervisor.execution import Cut, Execution, Means
+from duly.supervisor.execution import Cut, Execution, Means, Tether
 from duly.supervisor.keeper import Keeper
 from duly.supervisor.ledger import Hook, Ledger
 from duly.supervisor.output import Tail
@@ -48,12 +48,13 @@ class Supervisor:
         *,
         scheduler_id: str,
         settings: Settings,
+        leash: Tether | None = None,
     ) -> None:
         self._history = history
         self._announcer = announcer
         self._pauses = Pauses(clock, self._on_step)
         self._ledger = Ledger(history, announcer)
-        self._means = Means(processes, self._ledger, self._pauses, scheduler_id, settings)
+        self._means = Means(processes, self._ledger, self._pauses, scheduler_id, settings, leash)
         self._keepers: dict[str, Keeper] = {}
         self._viewed: dict[str, tuple[Sources, ServiceView]] = {}
         self._departed: list[Keeper] = []
@@ -123,6 +124,15 @@ class Supervisor:
             if self.is_stopping and keeper.execution is not None:
                 keeper.execution.ask(Cut.SHUTDOWN)  # also those whose turn to go has not come
             keeper.kill()
+
+    def cut_off(self) -> None:
+        """End at once what timers have started: another machine may start the same in a moment."""
+        if self._means.leash is not None:
+            self._means.leash.cut()  # first: also what has left its group, whose run ends with the group
+        for execution in self._executions():
+            if execution.row.timer is not None:
+                execution.ask(Cut.LEASE)
+                execution.kill()
 
     def signal(self, number: int) -> None:
         """Hand a signal on to everything that runs."""

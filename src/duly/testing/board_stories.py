@@ -4,11 +4,23 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Sequence
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from duly.core.task import Task
 from duly.instant import SECOND_US, Instant
-from duly.store.board import Board, Change, Decide, Hold, Place, Row, Seat, Stored, Taken, shard_of
+from duly.store.board import (
+    Board,
+    Change,
+    Decide,
+    Hold,
+    Place,
+    Row,
+    Seat,
+    Stored,
+    Taken,
+    TimerBoard,
+    shard_of,
+)
 from duly.testing.conformance import NOW_US, sample_task
 
 SHARDS = 4
@@ -16,6 +28,9 @@ TTL_US = 10 * SECOND_US
 ALL = range(SHARDS)
 
 Another = Callable[[], Board]
+AnotherTimerBoard = Callable[[], TimerBoard]
+
+B = TypeVar("B", bound=Board)
 
 
 class Time(Protocol):
@@ -38,14 +53,14 @@ def story(tell: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]
     return told
 
 
-async def opened(another: Another) -> Board:
+async def opened(another: Callable[[], B]) -> B:
     """A board, open, with few shards."""
     board = another()
     await board.open("first", shards=SHARDS)
     return board
 
 
-async def joined(another: Another, *members: int) -> list[Board]:
+async def joined(another: Callable[[], B], *members: int) -> list[B]:
     """For each of *members* a board of its own, on which it has joined."""
     boards = [await opened(another) for _ in members]
     for board, member in zip(boards, members, strict=True):
@@ -135,6 +150,7 @@ __all__ = [
     "SHARDS",
     "TTL_US",
     "Another",
+    "AnotherTimerBoard",
     "Time",
     "beaten",
     "held",

@@ -28,7 +28,9 @@ from duly.store.board import (
     SeatLostError,
     ShardsLostError,
     Stored,
+    SupersededError,
     Taken,
+    TimerRow,
     View,
     shard_of,
 )
@@ -75,6 +77,8 @@ class Table:
         self.entries: dict[int, _Entry] = {}
         self.removed: dict[int, _Entry] = {}
         """What a list has removed while its run went on."""
+        self.timers: dict[tuple[int, int], TimerRow] = {}
+        """By shard and id."""
         self.editions: list[str] = []
         """The fingerprints, in order: the first is of edition 1."""
 
@@ -134,7 +138,9 @@ class MemoryBoard:
         self._opened()
         return self._view(None)
 
-    async def publish(self, member: int, fingerprint: str, decide: Decide, /) -> Published:
+    async def publish(
+        self, member: int, fingerprint: str, decide: Decide, /, *, displaces: bool = True
+    ) -> Published:
         """Bring a list, and make it the newest edition if it should be."""
         seat, table, now_us = self._seat(member), self.table, self._now_us()
         newest = len(table.editions)
@@ -149,7 +155,7 @@ class MemoryBoard:
             stored = [self._stored(entry, now_us) for entry in _sorted(table.entries)]
             stored += [self._stored(entry, now_us, is_removed=True) for entry in _sorted(table.removed)]
             self._supersede(decide(stored, now_us, table.scheduler_id), now_us)
-            for shard in table.shards:
+            for shard in table.shards if displaces else ():
                 shard.holder, shard.term, shard.number = None, shard.term + 1, 0
             table.editions.append(fingerprint)
             own = newest + 1
@@ -201,6 +207,36 @@ class MemoryBoard:
             self._put(map(self._saved, rows))
         for hold, number in holds.items():
             table.shards[hold.shard].number = number
+
+    async def timers(self, shards: Sequence[int] | None = None, /) -> Sequence[TimerRow]:
+        """The timers of *shards*, or of all."""
+        table = self._opened()
+        return [row for (shard, _), row in sorted(table.timers.items()) if shards is None or shard in shards]
+
+    async def write_timers(
+        self,
+        member: int,
+        hold: Hold,
+        number: int,
+        /,
+        *,
+        put: Sequence[TimerRow],
+        removed: Sequence[int],
+        edition: int | None = None,
+    ) -> None:
+        """Write timers of a shard that is held, if the hold is good, and the number and the edition new."""
+        table = self._opened()
+        assert {row.shard for row in put} <= {hold.shard}
+        if not self._is_good(member, hold, number):
+            raise ShardsLostError(store=self.name, shards=[hold.shard])
+        newest = len(table.editions)
+        if edition is not None and newest > edition:
+            raise SupersededError(store=self.name, edition=edition, newest=newest)
+        for timer_id in removed:
+            table.timers.pop((hold.shard, timer_id), None)
+        for row in put:
+            table.timers[hold.shard, row.record[0]] = row._replace(record=tuple(row.record))
+        table.shards[hold.shard].number = number
 
     async def report(self, member: int, ends: Sequence[AwayEnd], /) -> None:
         """Put the ends of away runs on their rows."""

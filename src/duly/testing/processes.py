@@ -12,6 +12,7 @@ from itertools import count
 
 from duly.clock import Clock, watchable
 from duly.instant import SECOND_US, instant_of
+from duly.supervisor.children import CalledOffError
 from duly.supervisor.output import Tail
 from duly.supervisor.pauses import Pauses
 from duly.supervisor.process import Command, Identity, SpawnError
@@ -165,6 +166,8 @@ class FakeProcesses:
             raise SpawnError(f'Command "{name}" is not found in PATH (it has no script)')
         if script.spawn_takes:
             await self._clock.sleep_until(self._clock.now() + script.spawn_takes)
+        if command.may_start is not None and not command.may_start():
+            raise CalledOffError
         if script.spawn_error is not None:
             raise SpawnError(script.spawn_error)
         started = instant_of(self._clock.now()) * _TICKS_PER_SECOND // SECOND_US

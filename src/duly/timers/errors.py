@@ -15,6 +15,9 @@ class TimerRefusal(StrEnum):
     TARGET_NOT_FOUND = "target-not-found"
     STOPPING = "shutdown"
     OFF = "off"
+    ELSEWHERE = "elsewhere"
+    MOVING = "moving"
+    SUPERSEDED = "superseded"
 
 
 _SENTENCES = {
@@ -29,6 +32,11 @@ _SENTENCES = {
     ),
     TimerRefusal.STOPPING: 'Timer "{timer}" is left as it is: the supervisor is stopping',
     TimerRefusal.OFF: 'Timer "{timer}" is left as it is: timers are switched off',
+    TimerRefusal.ELSEWHERE: 'Timer "{timer}" is held by {target}; run the same command on that machine',
+    TimerRefusal.MOVING: 'Timer "{timer}" is on its way from one machine to another; try again in a moment',
+    TimerRefusal.SUPERSEDED: (
+        'Timer "{timer}" is not triggered: other machines have a newer configuration; reload this one'
+    ),
 }
 
 

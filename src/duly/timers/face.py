@@ -29,21 +29,21 @@ from duly.supervisor.ended import Result
 from duly.timers.calendar import CalendarShelf
 from duly.timers.dues import Miss, next_run_us
 from duly.timers.errors import TimerError, TimerRefusal
-from duly.timers.reconciliation import Reconciliation, Surroundings, found, reconciled
-from duly.timers.record import (
-    Declared,
-    Row,
-    TimerRecordError,
-    name_in,
-    record_of,
-    row_from,
-    state_from,
-    text_of,
-)
+from duly.timers.recall import Recall
+from duly.timers.reconciliation import Reconciliation, Surroundings, reconciled
+from duly.timers.record import Declared, TimerRecordError, text_of
 from duly.timers.rules import TimerRules, UnsuccessfulError
 from duly.timers.targets import Targets
 from duly.timers.telling import tell_outcome
-from duly.timers.timer import TimerState, anchored, interval_us, switched, target_ended, with_result
+from duly.timers.timer import (
+    TimerState,
+    anchored,
+    interval_us,
+    last_known_end_us,
+    switched,
+    target_ended,
+    with_result,
+)
 
 NoteMiss = Callable[[str, Instant, str], object]
 """Called with a timer's name, the instant of the due, and the reason."""
@@ -69,9 +69,8 @@ class Timers:
         *,
         zone: tzinfo,
         note_miss: NoteMiss = lambda *_: None,
+        may_call: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.unreadable: dict[str, TimerRecordError] = {}
-        """Declared timers that do not run because their stored state is damaged, by name."""
         self._shelf = shelf
         self._targets = targets
         self._clock = clock
@@ -81,13 +80,12 @@ class Timers:
         self._rules = TimerRules(targets, self, self._state_of, self._has_run)
         self._book: Book[TimerState] = Book(zone, self._rules)
         self._poller: Poller[TimerState] = Poller(self._book, shelf, clock, announcer, self._rules)
+        self._poller.may_call = may_call
+        self._is_paused = False
         self._calendars = CalendarShelf(zone)
         self._started_up_us: Instant | None = None
         self._next_id = 1
-        self._damaged: dict[str, int] = {}
-        """The ids of rows that cannot be read, by name."""
-        self._aside: dict[str, Row] = {}
-        """The rows of timers whose definition is invalid for now, by name."""
+        self._recall = Recall(targets.outcome)
         self._by_target: dict[str, list[str]] = {}
         """The timers with an interval, by target."""
         self._ended_meanwhile: dict[str, Instant] = {}
@@ -121,9 +119,9 @@ class Timers:
         self._unwatch = self._clock.watch(self._on_step)
         try:
             async with self._poller.writing:
-                outcome = self._found(
-                    self._declared(definitions), contents, is_start_up=is_start_up, invalid=invalid
-                )
+                self._next_id = max((record[0] for record in contents.records), default=0) + 1
+                around = self._around(is_start_up=is_start_up)
+                outcome = self._recall.found(self._declared(definitions), contents.records, around, invalid)
                 await self._take_over(outcome)
                 self._anchor_anew()
         except BaseException:
@@ -138,13 +136,12 @@ class Timers:
         async with self._poller.writing:
             self._poller.account_for_steps()
             declared = self._declared(definitions)
-            runnable = [item for item in declared if item.definition.id not in self.unreadable]
             around = self._around(is_start_up=False)
-            recalled = self._recalled(declared, around)
-            outcome = reconciled(runnable, self._book.tasks | recalled, around)
+            recalled = self._recall.recalled(declared, around)
+            outcome = reconciled(self._recall.runnable(declared), self._book.tasks | recalled, around)
             outcome.recalled.extend(timer for timer in outcome.kept if timer.name in recalled)
             named = {*invalid, *(item.definition.id for item in declared)}
-            gone = (self._damaged.keys() | self._aside.keys()) - named
+            gone = self._recall.gone(named)
             try:
                 await self._take_over(outcome, gone)
             except StoreError:
@@ -157,9 +154,34 @@ class Timers:
             await self._poller.end()
         return outcome
 
-    def stop(self) -> Coroutine[Any, Any, None]:
-        """Close the gate: from this call on nothing happens. The answer waits for the last write."""
+    def is_idle(self) -> bool:
+        """Whether no run of a timer is in flight."""
+        return not self._book.departed and all(entry.run is None for entry in self._book.entries.values())
+
+    def pause(self, *, is_on: bool) -> None:
+        """Start nothing for now, or start things again. What runs goes on, and its end is written."""
+        if is_on != self._is_paused:
+            self._is_paused = is_on
+            (self._poller.hold if is_on else self._poller.release)()
+
+    def wake(self) -> None:
+        """Look at what may be due: it may be started again."""
+        self._poller.wake()
+
+    async def flush(self) -> None:
+        """Write what is not yet written. Raises StoreError."""
+        await self._poller.flush()
+
+    def stop(self, *, releases: bool = False) -> Coroutine[Any, Any, None]:
+        """Close the gate: from this call on nothing happens. The answer waits for the last write.
+
+        With *releases* that says that nothing runs any more: whoever has the timers next shall not look for
+        the ends of runs that only this supervisor knows of.
+        """
         self._poller.is_closed = True
+        for entry in self._book.entries.values() if releases else ():
+            if entry.task.running_run is not None:
+                self._book.change(entry, self._rules.released(entry.task))
         runs = [entry.run for entry in self._book.entries.values()] + list(self._book.departed.values())
         for run in runs:
             if run is not None:
@@ -172,6 +194,13 @@ class Timers:
             await self._poller.flush()
         await self._poller.drop()
         self._let_go(TimerRefusal.OFF)
+        self._book.wipe()
+
+    async def drop(self) -> None:
+        """Let go as a crash would: nothing more is written."""
+        self._poller.is_closed = True
+        await self._poller.drop()
+        self._let_go(TimerRefusal.MOVING)
         self._book.wipe()
 
     async def close(self) -> None:
@@ -191,6 +220,11 @@ class Timers:
             self._refuse(name, TimerError(kind, timer=name))
 
     # --- looking ---
+
+    @property
+    def unreadable(self) -> dict[str, TimerRecordError]:
+        """Declared timers that do not run because their stored state is damaged, by name."""
+        return self._recall.unreadable
 
     def all(self) -> list[TimerState]:
         """Every timer that runs, in order of declaration."""
@@ -213,6 +247,10 @@ class Timers:
         at_us = next_run_us(timer, is_target_active=is_active)
         # What is owed already, and could not be written yet, comes as soon as it can.
         return None if at_us is None else max(at_us, now_us)
+
+    def holder_of(self, _timer: TimerState) -> str | None:
+        """Which machine holds it: None, for there is but this one."""
+        return None
 
     # --- by hand ---
 
@@ -349,59 +387,14 @@ class Timers:
             last_end_us=self._targets.last_end_us,
         )
 
-    def _recalled(self, declared: list[Declared], around: Surroundings) -> dict[str, TimerState]:
-        """Those of *declared* that the store has known since before their definition was invalid."""
-        places = {item.definition.id: (item, order) for order, item in enumerate(declared)}
-        return {
-            name: found(state_from(row, *places[name]), self._targets.outcome, around)
-            for name, row in self._aside.items()
-            if name in places
-        }
-
-    def _found(
-        self, declared: list[Declared], contents: Contents, *, is_start_up: bool, invalid: Collection[str]
-    ) -> Reconciliation:
-        """What *declared* makes of the stored timers."""
-        places = {item.definition.id: (item, order) for order, item in enumerate(declared)}
-        self._next_id = max((record[0] for record in contents.records), default=0) + 1
-        around = self._around(is_start_up=is_start_up)
-        known: dict[str, TimerState] = {}
-        stored: dict[str, tuple[object, ...]] = {}
-        orphan = Declared(Timer(id="", target=""), (), "")
-        for record in contents.records:
-            name = name_in(record)
-            try:
-                row = row_from(record)
-            except TimerRecordError as error:
-                self._damaged[name] = record[0]
-                if name in places:
-                    self.unreadable[name] = error
-                continue
-            if name in invalid and name not in places:
-                self._aside[name] = row
-                continue
-            timer = state_from(row, *places.get(name, (orphan, 0)))
-            stored[name] = record_of(timer)
-            known[name] = found(timer, self._targets.outcome, around) if name in places else timer
-        outcome = reconciled(
-            [item for item in declared if item.definition.id not in self.unreadable], known, around
-        )
-        outcome.touched.extend(timer for timer in outcome.kept if record_of(timer) != stored[timer.name])
-        return outcome
-
     async def _take_over(self, outcome: Reconciliation, gone: Collection[str] = ()) -> None:
         """Write *outcome*, and make it the contents of the book; the rows of *gone* are forgotten."""
-        ids = self._damaged | {name: row.id for name, row in self._aside.items()}
         self._ended_meanwhile.clear()
-        removed = [*(timer.id for timer in outcome.removed), *(ids[name] for name in gone)]
+        removed = [*(timer.id for timer in outcome.removed), *self._recall.ids_of(gone)]
         put = outcome.put
         if put or removed:
             await self._shelf.replace(put=put, removed=removed)
-        for name in gone:
-            self._damaged.pop(name, None)
-            self.unreadable.pop(name, None)
-        for name in {*gone, *(timer.name for timer in outcome.timers)}:
-            self._aside.pop(name, None)
+        self._recall.forget(gone, [timer.name for timer in outcome.timers])
         self._next_id = max([self._next_id, *(timer.id + 1 for timer in outcome.added)])
         callbacks = {timer.name: self._fire for timer in outcome.timers}
         ended = dict(self._book.unsaved)
@@ -435,7 +428,8 @@ class Timers:
         for target, names in self._by_target.items():
             for name in names:
                 entry = self._book.entries[name]
-                entry.task = anchored(entry.task, self._targets.last_end_us(target), now_us)
+                last_end_us = last_known_end_us(entry.task, self._targets.last_end_us(target))
+                entry.task = anchored(entry.task, last_end_us, now_us)
                 self._book.look_at(entry)
 
     def _go(self, outcome: Reconciliation) -> None:

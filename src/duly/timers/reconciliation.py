@@ -21,6 +21,7 @@ from duly.timers.timer import (
     cut_off,
     declared_anew,
     is_ahead_of_clock,
+    last_known_end_us,
     moved_back,
     released,
     span_us,
@@ -105,7 +106,8 @@ def found(
         timer = cut_off(timer) if became in {None, Result.INTERRUPTED.value} else released(timer)
     if is_ahead_of_clock(timer, around.now_us):
         timer = moved_back(timer, around.now_us)
-    timer = anchored(timer, around.last_end_us(timer.target), around.now_us)
+    last_end_us = last_known_end_us(timer, around.last_end_us(timer.target))
+    timer = anchored(timer, last_end_us, around.now_us)
     return _with_startup(timer, around, has_fired=False)
 
 

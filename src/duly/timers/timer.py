@@ -343,6 +343,16 @@ def anchored(timer: TimerState, anchor_us: Instant | None, now_us: Instant) -> T
     return _replace(timer, anchor_us=anchor_us, is_anchored_here=False)
 
 
+def last_known_end_us(timer: TimerState, heard_us: Instant | None) -> Instant | None:
+    """When the last run of the target ended, as the history has heard of, or as the timer itself knows.
+
+    Of a run that was cut off where nobody could see it no more is known than when it began.
+    """
+    cut_off_us = timer.last_run_us if timer.interrupted else None
+    ends = (heard_us, timer.last_success_us, timer.last_failure_us, cut_off_us)
+    return max((end_us for end_us in ends if end_us is not None), default=None)
+
+
 def moved_back(timer: TimerState, to_us: Instant) -> TimerState:
     """The timer under a clock that was far ahead and now reads *to_us*: slots count from there."""
     answered_us = min(timer.answered_us, to_us - 1)

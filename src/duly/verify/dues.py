@@ -6,7 +6,7 @@ first occurrence; one that the clocks skip is never due. Both follow from one qu
 this face is turned into an instant and back, is it still the same face?
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, tzinfo
 
@@ -90,21 +90,25 @@ class Dues:
 
     def _onwards(self, at_us: int) -> Iterator[int]:
         """The dues from about *at_us* on, in order: day by day, minute by minute."""
-        # A day early: the civil date of an instant may lie a day before or after that in UTC.
+        skipped = 0
         try:
-            day = face_at(at_us, self._zone).date() - timedelta(days=1)
+            face = face_at(at_us, self._zone)
+            if getattr(self._zone, "key", None) == "UTC":  # its clocks are never set: begin right there
+                day, skipped = face.date(), bisect_left(self._times, (face.hour, face.minute))
+            else:  # a day early: what a clock shows may lie that far back
+                day = face.date() - timedelta(days=1)
         except OverflowError:
             if at_us > 0:
                 return
             day = date.min + timedelta(days=2)
         while True:
             if self._is_day(day):
-                for hour, minute in self._times:
+                for hour, minute in self._times[skipped:]:
                     due_us = self._first_shown_us(day, hour, minute)
                     if due_us is not None:
                         yield due_us
             try:
-                day += timedelta(days=1)
+                day, skipped = day + timedelta(days=1), 0
             except OverflowError:
                 return
 

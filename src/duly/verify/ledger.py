@@ -27,6 +27,7 @@ class Hold(NamedTuple):
 
     term: int
     edition: int
+    server: str = ""
 
 
 class Ledger:
@@ -115,7 +116,7 @@ class Ledger:
             InitStart(t=t, proc=self._proc, call=CARRIED_CALL, regs=self.regs),
             InitEnd(t=t, proc=self._proc, call=CARRIED_CALL, ok=True),
             *(
-                Taken(t=t, proc=self._proc, shard=shard, term=hold.term, edition=hold.edition)
+                Taken(t=t, proc=self._proc, shard=shard, **hold._asdict())
                 for shard, hold in self.holds.items()
             ),
         )

@@ -75,6 +75,8 @@ class Tally:
     """Deadlines that lie beyond the end of the trace."""
     doubtful: int = 0
     """Objections after a fault of the trace itself: not held against the scheduler."""
+    unknown: int = 0
+    """Questions that the traces of a cluster cannot answer, however long they are."""
 
 
 MOST_KEPT = 100
@@ -102,6 +104,8 @@ class Outcome:
     """How many tenures of shards are in none of the traces of a cluster."""
     is_partial: bool = False
     """Whether members are missing whose traces would be needed to know what was owed."""
+    servers: int = 1
+    """How many servers of its database answered a cluster: each but the first may have forgotten commits."""
 
     def __post_init__(self) -> None:
         for name in self.properties:
@@ -112,7 +116,7 @@ class Outcome:
         tally = self.tallies[name]
         if tally.violated:
             return Verdict.VIOLATED
-        if self.fault_count or tally.open or not self.events:
+        if self.fault_count or tally.open or tally.unknown or not self.events:
             return Verdict.INCONCLUSIVE
         return Verdict.HOLDS
 

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from duly.clock import Clock, watchable
-from duly.events import FAILED, STOPS_ALL_THE_SAME, TOOK_EFFECT
+from duly.events import CUT_OFF, FAILED, STOPS_ALL_THE_SAME, TOOK_EFFECT
 from duly.instant import duration_us, milliseconds
 from duly.verify.ledger import Ledger, TraceListener
 from duly.verify.membership import HEARD, Announces, Holdings, Membership
@@ -183,7 +183,7 @@ class Recorded:
         ledger.open()
         ledger.write(InitStart, call=number, regs=regs)
         if self.holdings is not None:
-            self.holdings.regs = regs
+            self.holdings.brought[number] = regs
         ledger.calls.add(number)
         self._inits.add(number)
         ledger.watch()
@@ -203,6 +203,8 @@ class Recorded:
                 self._void_given_up()
             ledger.write(InitEnd, call=number, **outcome)
             ledger.calls.discard(number)
+            if self.holdings is not None:
+                self.holdings.settle(number, ok=outcome["ok"])
             self._inits.discard(number)
             if not outcome.get("void"):
                 ledger.regs = regs if outcome["ok"] else None
@@ -270,6 +272,10 @@ class Recorded:
             try:
                 result = await callback()
                 ok = True
+            except asyncio.CancelledError as error:
+                if self.holdings is not None and error.args == (CUT_OFF,):
+                    self.holdings.note_cut(place)
+                raise
             except GeneratorExit:  # the interpreter is going: this is no end that anybody saw
                 ledger.silence()
                 raise

@@ -145,6 +145,8 @@ class Taken(_Event):
     term: int
     edition: int
     origin: Literal["given", "lost"] | None = msgspec.field(name="from", default=None)
+    server: str = ""
+    """Which server of the database said so; another one may have forgotten the latest commits."""
 
 
 class Given(_Event):
@@ -166,6 +168,7 @@ class Edition(_Event):
 
     edition: int
     regs: list[tuple[str, str, float]]
+    server: str = ""
 
 
 class Unreachable(_Event):

@@ -6,9 +6,9 @@ statement of its own and therefore with a snapshot taken when the locks were had
 wants is right, and does all of it or nothing. So nothing that is decided rests on what was true before a
 wait.
 
-The order of locks, for all: the one who publishes (`meta`), shards, members, tasks, removed tasks. A take
-keeps the leases of those it takes from as they are until it is done; a beat that waited for that sees its
-outcome.
+The order of locks, for all: the one who publishes (`meta`), shards, members, tasks, removed tasks, timers. A
+take keeps the leases of those it takes from as they are until it is done; a beat that waited for that sees
+its outcome.
 
 Beats and looks have a connection and a thread of their own, so that a long write does not delay a renewal.
 """
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from duly.errors import StoreError, TaskListMismatchError
+from duly.errors import TaskListMismatchError
 from duly.instant import MINUTE_US, duration_us
 from duly.store.board import (
     SHARDS,
@@ -37,23 +37,27 @@ from duly.store.board import (
     Seat,
     SeatLostError,
     ShardsLostError,
+    SupersededError,
     Taken,
+    TimerRow,
     View,
     shard_of,
 )
 from duly.store.postgres.address import address_of
+from duly.store.postgres.desk import Desk
 from duly.store.postgres.founding import Identity, opened
-from duly.store.postgres.line import Line
 from duly.store.postgres.packing import (
     array,
     escaped,
     packed_state,
+    packed_timers,
     packed_whole,
     stored_from,
+    timer_from,
     unescaped,
 )
 from duly.store.postgres.scripts import Scripts
-from duly.threads import Worker
+from duly.store.postgres.waiting import OnWait, waited_for
 
 T = TypeVar("T")
 
@@ -74,6 +78,9 @@ class PostgresBoard:
     *lease* is how long a member may be silent and count as alive. No call waits longer than *patience_s* for
     any one answer of the server, half of that time unless told otherwise (a renewal that was lost on the way
     can be tried again), but five times as long when it opens the board or publishes a list.
+
+    Opening it tries again for as long as *wait* while the server cannot be reached or is not ready yet, and
+    tells *on_wait* after each try: the reason, and how many seconds have been waited so far.
     """
 
     def __init__(
@@ -83,21 +90,24 @@ class PostgresBoard:
         schema: str = "duly",
         lease: timedelta = timedelta(microseconds=TTL_US),
         patience_s: float | None = None,
+        wait: timedelta = timedelta(0),
+        on_wait: OnWait | None = None,
     ) -> None:
         address = address_of(url)
         if lease < _SHORTEST_LEASE:
             raise ValueError(f"a lease must be a timedelta of at least half a second, not {lease!r}")
+        if wait < timedelta(0):
+            raise ValueError(f"to wait for a database takes a timedelta of zero or more, not {wait!r}")
         if patience_s is None:
             patience_s = lease.total_seconds() / 2
         self._ttl_us = duration_us(lease)
         self._name = address.name
         self._scripts = Scripts(schema)
-        self._line = Line(address, patience_s=patience_s)
-        self._pulse = Line(address, patience_s=patience_s)
-        self._worker = Worker(f"duly board {self._name}")
-        self._pulse_worker = Worker(f"duly beats {self._name}")
-        self._is_open = False
-        self._shards = 0
+        self._wait_s = wait.total_seconds()
+        self._on_wait = on_wait
+        self._new_desk = partial(Desk, "duly board", address, patience_s=patience_s)
+        self._desk = self._new_desk()
+        self._pulse = Desk("duly beats", address, patience_s=patience_s)
 
     @property
     def name(self) -> str:
@@ -111,13 +121,19 @@ class PostgresBoard:
 
     async def open(self, new_id: str, /, *, shards: int = SHARDS) -> str:
         """Connect, make the tables if there are none, and give the scheduler identifier."""
+        desk = self._desk
+        found = partial(opened, desk.line, self._scripts, self.name, Identity(new_id, shards))
+        attempt = partial(desk.open, found, times_patience=_WHOLE_BOARD)
         try:
-            return await self._worker.do(partial(self._open, Identity(new_id, shards)))
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError):
-                await self._shut()  # what nobody waits for any more may yet succeed
-            self._worker.end()
+            identity = await waited_for(attempt, wait_s=self._wait_s, on_wait=self._on_wait)
+        except asyncio.CancelledError:
+            self._desk = self._new_desk()
+            desk.leave()  # what nobody waits for any more may yet succeed
             raise
+        except BaseException:
+            desk.end()
+            raise
+        return identity.scheduler_id
 
     async def join(self, member: int, name: str, /, *, ttl_us: int) -> None:
         """Become *member*, with no edition and no shard."""
@@ -136,9 +152,11 @@ class PostgresBoard:
         """Look at the board as an outsider."""
         return _view_from((await self._ask_pulse(self._scripts.of("view"), {"member": None}))[-1][0])
 
-    async def publish(self, member: int, fingerprint: str, decide: Decide, /) -> Published:
+    async def publish(
+        self, member: int, fingerprint: str, decide: Decide, /, *, displaces: bool = True
+    ) -> Published:
         """Bring a list, and make it the newest edition if it should be."""
-        work = partial(self._publish, member, escaped(fingerprint), decide)
+        work = partial(self._publish, member, escaped(fingerprint), decide, displaces)
         return await self._do(work, times_patience=_WHOLE_BOARD)
 
     async def take(self, member: int, shards: Sequence[int], /) -> Taken:
@@ -156,7 +174,8 @@ class PostgresBoard:
     ) -> None:
         """Write rows in shards that are held, if every hold is good and every number is new."""
         shards = [hold.shard for hold in holds]
-        assert {shard_of(row.task.name, self._shards) for row in rows} <= set(shards) or not self._is_open
+        board = self._desk.identity
+        assert board is None or {shard_of(row.task.name, board.shards) for row in rows} <= set(shards)
         fence = {
             "member": member,
             "shards": array(shards),
@@ -169,6 +188,38 @@ class PostgresBoard:
             raise ShardsLostError(store=self.name, shards=lost)
         if present != len(rows):
             raise TaskListMismatchError(expected=len(rows), actual=present)
+
+    async def timers(self, shards: Sequence[int] | None = None, /) -> Sequence[TimerRow]:
+        """The timers of *shards*, or of all."""
+        values = {"shards": None if shards is None else array(shards)}
+        return await self._do(partial(self._timers, values))
+
+    async def write_timers(
+        self,
+        member: int,
+        hold: Hold,
+        number: int,
+        /,
+        *,
+        put: Sequence[TimerRow],
+        removed: Sequence[int],
+        edition: int | None = None,
+    ) -> None:
+        """Write timers of a shard that is held, if the hold is good, and the number and the edition new."""
+        assert {row.shard for row in put} <= {hold.shard}
+        fence = {
+            "member": member,
+            "shards": array([hold.shard]),
+            "shard": hold.shard,
+            "term": hold.term,
+            "number": number,
+            "edition": edition,
+        }
+        is_held, newest = await self._do(partial(self._write_timers, fence, put, removed))
+        if not is_held:
+            raise ShardsLostError(store=self.name, shards=[hold.shard])
+        if edition is not None and newest > edition:
+            raise SupersededError(store=self.name, edition=edition, newest=newest)
 
     async def report(self, member: int, ends: Sequence[AwayEnd], /) -> None:
         """Put the ends of away runs on their rows."""
@@ -203,46 +254,29 @@ class PostgresBoard:
         await self._shut()
 
     async def _shut(self) -> None:
-        # In the workers, behind everything already handed over.
-        await self._worker.do(self._close)
-        await self._pulse_worker.do(self._pulse.close)
-        self._worker.end()
-        self._pulse_worker.end()
+        await self._desk.close()
+        await self._pulse.close()
 
     async def _ask(self, script: str, values: Mapping[str, Any]) -> list[list[tuple[Any, ...]]]:
-        return await self._do(partial(self._line.ask, script, values))
+        return await self._do(partial(self._desk.line.ask, script, values))
 
     async def _ask_pulse(self, script: str, values: Mapping[str, Any]) -> list[list[tuple[Any, ...]]]:
-        work = partial(self._pulse.ask, script, values)
-        return await self._pulse_worker.do(partial(self._called, self._pulse, work))
+        return await self._pulse.do(partial(self._pulse.line.ask, script, values), at=self._desk)
 
     async def _do(self, work: Callable[[], T], *, times_patience: int = 1) -> T:
-        return await self._worker.do(partial(self._called, self._line, work, times_patience))
+        return await self._desk.do(work, times_patience=times_patience)
 
-    # --- in the worker threads ---
+    # --- in the threads of the desks ---
 
-    def _called(self, line: Line, work: Callable[[], T], times_patience: int = 1) -> T:
-        if not self._is_open:
-            raise StoreError(store=self.name, reason="is not open")
-        return line.call(work, times_patience=times_patience)
-
-    def _open(self, new: Identity) -> str:
-        try:
-            work = partial(opened, self._line, self._scripts, self.name, new)
-            identity = self._line.call(work, times_patience=_WHOLE_BOARD)
-        except BaseException:
-            self._line.close()
-            raise
-        self._shards, self._is_open = identity.shards, True
-        return identity.scheduler_id
-
-    def _close(self) -> None:
-        self._is_open = False
-        self._line.close()
+    @property
+    def _shards(self) -> int:
+        identity = self._desk.identity
+        assert identity is not None, "nothing is done before the board is open"
+        return identity.shards
 
     def _take(self, member: int, shards: Sequence[int]) -> Taken:
         values = {"member": member, "shards": array(shards)}
-        *_, summary, rows = self._line.ask(self._scripts.of("take"), values)
+        *_, summary, rows = self._desk.line.ask(self._scripts.of("take"), values)
         ((now_us, is_alive, taken),) = summary
         if not is_alive:
             raise SeatLostError(store=self.name)
@@ -251,13 +285,23 @@ class PostgresBoard:
 
     def _write(self, fence: Mapping[str, Any], rows: Sequence[Row]) -> tuple[Any, ...]:
         script = self._scripts.of("lock", "write")
-        return self._line.ask(script, {**fence, **packed_state(rows)})[-1][0]
+        return self._desk.line.ask(script, {**fence, **packed_state(rows)})[-1][0]
 
     def _write_whole(self, fence: Mapping[str, Any], rows: Sequence[Row]) -> tuple[Any, ...]:
-        return self._line.ask(self._scripts.write_whole, {**fence, **packed_whole(rows, self._shards)})[-1][0]
+        values = {**fence, **packed_whole(rows, self._shards)}
+        return self._desk.line.ask(self._scripts.write_whole, values)[-1][0]
 
-    def _publish(self, member: int, fingerprint: str, decide: Decide) -> Published:
-        ask, scripts = self._line.ask, self._scripts
+    def _timers(self, values: Mapping[str, Any]) -> Sequence[TimerRow]:
+        return [timer_from(row) for row in self._desk.line.ask(self._scripts.of("timers"), values)[-1]]
+
+    def _write_timers(
+        self, fence: Mapping[str, Any], put: Sequence[TimerRow], removed: Sequence[int]
+    ) -> tuple[Any, ...]:
+        values = {**fence, **packed_timers(put), "removed": array(removed)}
+        return self._desk.line.ask(self._scripts.of("lock", "write_timers"), values)[-1][0]
+
+    def _publish(self, member: int, fingerprint: str, decide: Decide, displaces: bool) -> Published:
+        ask, scripts = self._desk.line.ask, self._scripts
         values = {"member": member, "fingerprint": fingerprint}
         *_, ((is_member, newest, own, is_superseded),) = ask("BEGIN;\n" + scripts.of("standing"), values)
         if not is_member:
@@ -265,21 +309,22 @@ class PostgresBoard:
         is_new = own == 0 or (own < newest and not is_superseded)
         edition = newest + 1 if is_new else own
         if is_new:
-            self._supersede(edition, fingerprint, decide)
+            self._supersede(edition, fingerprint, decide, displaces)
         if not ask(scripts.of("adopt"), {"member": member, "edition": edition})[-1]:
             raise SeatLostError(store=self.name)
         ask("COMMIT", {})
         return Published(edition, is_current=edition == max(newest, edition), is_new=is_new)
 
-    def _supersede(self, edition: int, fingerprint: str, decide: Decide) -> None:
-        ask, scripts = self._line.ask, self._scripts
+    def _supersede(self, edition: int, fingerprint: str, decide: Decide, displaces: bool) -> None:
+        ask, scripts = self._desk.line.ask, self._scripts
         *_, ((now_us, scheduler_id),), rows = ask(scripts.of("load"), {})
         change: Change = decide([stored_from(row) for row in rows], now_us, unescaped(scheduler_id))
         if change.removed:
             ask(scripts.of("remove"), {"removed": array(change.removed)})
         if change.put:
             ask(scripts.put, packed_whole(change.put, self._shards))
-        ask(scripts.of("publish"), {"edition": edition, "fingerprint": fingerprint})
+        values = {"edition": edition, "fingerprint": fingerprint, "displaces": displaces}
+        ask(scripts.of("publish"), values)
 
 
 def _view_from(row: tuple[Any, ...]) -> View:

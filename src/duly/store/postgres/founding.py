@@ -33,6 +33,13 @@ class _Sight(NamedTuple):
     role: str
 
 
+class StandbyError(StoreError):
+    """The server only repeats what another one does."""
+
+    def __init__(self, *, store: str) -> None:
+        super().__init__(store=store, reason="is in recovery: a standby; use the address of the primary")
+
+
 def opened(line: Line, scripts: Scripts, name: str, new: Identity) -> Identity:
     """The identity of the board, which is *new* if there was none and that has a name. Raises StoreError."""
     sight = _seen(line, scripts, name)
@@ -54,7 +61,7 @@ def opened(line: Line, scripts: Scripts, name: str, new: Identity) -> Identity:
 def _seen(line: Line, scripts: Scripts, name: str) -> _Sight:
     sight = _Sight(*line.ask(scripts.of("look"), _places(scripts))[-1][0])
     if sight.is_standby:
-        raise StoreError(store=name, reason="is in recovery: a standby; use the address of the primary")
+        raise StandbyError(store=name)
     if sight.is_used and not sight.is_ours:
         reason = f"has a schema {scripts.schema!r} that is not ours; choose another database or schema"
         raise StoreError(store=name, reason=reason)

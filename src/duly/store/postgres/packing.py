@@ -1,10 +1,11 @@
-"""Tasks as PostgreSQL gets them: columns in arrays, texts escaped; and back.
+"""Tasks and timers as PostgreSQL gets them: columns in arrays, texts escaped; and back.
 
 A column is one value bound to a statement, written as PostgreSQL writes arrays. For numbers, nulls, and
 printable ASCII that is JSON in other brackets, which makes packing ten thousand rows a matter of
 milliseconds.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -12,12 +13,13 @@ from typing import Any
 import msgspec
 
 from duly.core.record import COLUMNS, STATE_COLUMNS, record_of, state_of
-from duly.store.board import Row, Stored, shard_of
+from duly.store.board import Row, Stored, TimerRow, shard_of
 
 _encoded = msgspec.json.Encoder().encode
 
 _PUT_COLUMNS = (*COLUMNS, "shard", "digest", "run_by")
 _SAVE_COLUMNS = ("id", *STATE_COLUMNS, "run_by")
+_TIMER_COLUMNS = ("id", "name", "record", "run_by")
 
 
 def escaped(text: str) -> str:
@@ -50,12 +52,47 @@ def packed_state(rows: Sequence[Row]) -> Mapping[str, str]:
     return _packed(_SAVE_COLUMNS, [(row.task.id, *state_of(row.task), row.run_by) for row in rows])
 
 
+def packed_timers(rows: Sequence[TimerRow]) -> Mapping[str, str]:
+    """The columns of *rows* of timers, all in one shard."""
+    return _packed(_TIMER_COLUMNS, [_timer(row) for row in rows])
+
+
+def timer_from(row: Sequence[Any]) -> TimerRow:
+    """A row of a timer as it came from the database, where anybody may have edited it."""
+    shard, timer_id, name, text, run_by = row
+    key, record = (timer_id, _name_in(name)), _record_in(text)
+    return TimerRow(shard, record if record[:2] == key else key, run_by)
+
+
 def stored_from(row: Sequence[Any]) -> Stored:
     """A row as it came from the database."""
     width = len(COLUMNS)
     task_id, name, cron, *state, scheduler_id = row[:width]
     record = (task_id, unescaped(name), unescaped(cron), *state, unescaped(scheduler_id))
     return Stored(record, *row[width:])
+
+
+def _timer(row: TimerRow) -> tuple[object, ...]:
+    timer_id, name, *_ = row.record
+    # Not ensure_ascii: two lone surrogates would come back as one character.
+    text = json.dumps(list(row.record), ensure_ascii=False, separators=(",", ":"))
+    return timer_id, escaped(name), escaped(text), row.run_by
+
+
+def _name_in(text: str) -> str:
+    try:
+        return unescaped(text)
+    except UnicodeError:
+        return text
+
+
+def _record_in(text: str) -> tuple[Any, ...]:
+    """The record in *text*, or an empty one if there is none in it."""
+    try:
+        record = json.loads(unescaped(text))
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(record) if isinstance(record, list) else ()
 
 
 def _put(row: Row, shards: int) -> tuple[object, ...]:

@@ -42,6 +42,15 @@ _BY_WORDS = (
     (r"session is (not )?read-only|in hot standby mode", "25006"),
 )
 
+_PASSING = {"25006", "57P01", "57P02", "57P03"}
+"""States that pass by themselves. A standby among them: it may be about to be promoted."""
+
+_ANSWERED = r"FATAL:|certificate|private key|does not support SSL|authentication method|invalid .* value"
+"""Of words that we do not know: what a server says that is there, and what no server can mend."""
+
+_POOLER_ALONE = r"server login|cannot connect to server|server_login_retry|query_wait_timeout"
+"""What a pooler says while there is no server behind it."""
+
 _NO_PASSWORD = (
     "asks for a password, and none was given; put it into the address, PGPASSWORD or the password file"  # noqa: S105
 )
@@ -60,13 +69,32 @@ def reason_of(error: psycopg.Error) -> str:
     return _BY_STATE.get(state) or f"failed: {said} ({state})"
 
 
+def is_passing(error: psycopg.Error) -> bool:
+    """Whether what *error* says passes by itself: there is no server yet, or it starts up, or is silent."""
+    state = error.sqlstate
+    if state is not None:
+        return state in _PASSING or state.startswith("08")  # of which a pooler makes use
+    said = " ".join(str(error).split())
+    known = _state_in(said)
+    if known is not None or _lacks_password(said):
+        return known in _PASSING
+    return re.search(_POOLER_ALONE, said) is not None or re.search(_ANSWERED, said) is None
+
+
 def _unconnected(said: str) -> str:
-    if re.search(r"no password supplied", said):
+    if _lacks_password(said):
         return _NO_PASSWORD
-    for words, state in _BY_WORDS:
-        if re.search(words, said):
-            return _BY_STATE[state]
-    return f"cannot be reached ({said}); it is tried again"
+    state = _state_in(said)
+    return f"cannot be reached ({said}); it is tried again" if state is None else _BY_STATE[state]
+
+
+def _lacks_password(said: str) -> bool:
+    return "no password supplied" in said
+
+
+def _state_in(said: str) -> str | None:
+    """The state that a server meant which refused a connection."""
+    return next((state for words, state in _BY_WORDS if re.search(words, said)), None)
 
 
 def one_line(text: str) -> str:

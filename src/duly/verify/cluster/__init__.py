@@ -1,6 +1,6 @@
 """The traces of all members of a cluster, judged together: by terms, and not by the clocks of hosts.
 
-`reading` makes lives, tenures and runs of the files, and `whole` puts the tenures of each shard in order;
+`reading` makes `lives`, tenures and runs of the files, and `whole` puts the tenures of each shard in order;
 `checks` looks at what only a cluster can do wrong; `merging` writes for each task the trace that one
 scheduler would have left; `judging` has each of those judged as ever, and puts everything together.
 """

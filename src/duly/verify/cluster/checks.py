@@ -7,7 +7,16 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from duly.verify.cluster.reading import TOLERANCE_US, Activity, Ending, Published, Run, Tenure, shard_of
+from duly.verify.cluster.lives import (
+    TOLERANCE_US,
+    Activity,
+    Ending,
+    Life,
+    Published,
+    Run,
+    Tenure,
+    shard_of,
+)
 from duly.verify.cluster.whole import Whole
 from duly.verify.objections import Objections
 from duly.verify.trace import Position, RunStart
@@ -22,6 +31,13 @@ class Checks:
         self._words = whole.words
         self._objections = objections
         self._tallies = objections.outcome.tallies
+        self._changes = [(each.life, each.from_us) for each in whole.activities]
+        self._changes += [
+            (each.life, each.to_us if each.to_us is not None else each.life.last.at_us)
+            for each in whole.activities
+            if not each.is_stopped
+        ]
+        """When members became able to hold shards, and when they were not any more without saying so."""
 
     def run(self) -> None:
         """Make all of them."""
@@ -47,6 +63,12 @@ class Checks:
         for tenure, following in pairwise(tenures):
             taken = f"shard {shard} was taken by {_name(following)} at {self._time(following.taken)}"
             self._tallies["C1"].checked += 1
+            if following.is_anew:
+                # Another server answers, and if it forgot some terms they come twice.
+                if following.term <= tenure.term:
+                    self._tallies["C1"].unknown += 1
+                    self._tallies["C2"].unknown += 1
+                continue
             if tenure.term == following.term:
                 reason = (
                     f"{taken} for term {following.term}, which {_name(tenure)} "
@@ -90,6 +112,9 @@ class Checks:
         elif run.is_stale:
             next_ = run.tenure.next
             assert next_ is not None
+            if next_.is_anew:
+                self._tallies["C3"].unknown += 1
+                return
             reason = (
                 f"{started}, which did not hold shard {shard} any more: {_name(next_)} "
                 f"had taken it at {self._time(next_.taken)}"
@@ -130,11 +155,36 @@ class Checks:
         for gap in _gaps(self._whole, tenures):
             self._tallies["C5"].checked += 1
             bound_us = self._whole.failover_us + TOLERANCE_US
-            for activity in self._whole.activities:
-                from_us, to_us = self._common(gap, activity)
-                if to_us - from_us > bound_us:
-                    self._object_to_gap(shard, gap, activity, from_us, to_us)
-                    break
+            idle = [
+                (activity, from_us, to_us)
+                for activity in self._whole.activities
+                for from_us, to_us in (self._common(gap, activity),)
+                if to_us - from_us > bound_us
+            ]
+            certain = next((each for each in idle if self._is_certain(gap, *each)), None)
+            if certain is not None:
+                self._object_to_gap(shard, gap, *certain)
+            elif idle:
+                self._tallies["C5"].unknown += 1
+
+    def _is_certain(self, gap: "_Gap", activity: Activity, from_us: int, to_us: int) -> bool:
+        """Whether nothing known can have kept *activity*'s member from taking the shard, for long enough.
+
+        Any member may have been frozen for a tick. The last holder may have renewed its lease unawares; so
+        may another member that hears nothing, and what is free is kept for it. And whenever one comes or
+        goes the shares are reckoned anew.
+        """
+        if self._whole.tick_us is None:
+            return False
+        bound_us = self._whole.failover_us + TOLERANCE_US + self._whole.tick_us
+        from_us = max(from_us, gap.certain_us)
+        changes = (at_us for life, at_us in self._changes if life is not activity.life)
+        times = sorted({from_us, *(at_us for at_us in changes if from_us < at_us < to_us), to_us})
+        others = [life for life in self._whole.lives if life is not activity.life]
+        return any(
+            after - before > bound_us and all(_unheard_until_us(life, before) <= before for life in others)
+            for before, after in pairwise(times)
+        )
 
     def _common(self, gap: "_Gap", activity: Activity) -> tuple[int, int]:
         """The time in which *activity*'s member could have taken the shard in the *gap*."""
@@ -142,7 +192,7 @@ class Checks:
         from_us, to_us = max(gap.from_us, activity.from_us), min(gap.to_us, last_us)
         told = [each for each in self._whole.editions if each.is_told and each.position.at_us < to_us]
         if told:
-            newest = max(told, key=lambda each: (each.number, each.position.at_us))
+            newest = max(told, key=lambda each: (each.key, each.position.at_us))
             from_us = max(from_us, newest.position.at_us)
             if newest.regs != activity.regs:
                 return to_us, to_us
@@ -162,15 +212,19 @@ class Checks:
 
     def _look_at_edition(self, run: Run) -> None:
         tenure = run.tenure
-        own = self._whole.edition(tenure.edition) if tenure is not None else None
+        own = self._whole.edition(tenure.list_key) if tenure is not None else None
         if own is None:
             return
         self._tallies["C6"].checked += 1
-        newest = _newest(self._whole.editions, run.start.at_us - TOLERANCE_US)
+        at_us = run.start.at_us - TOLERANCE_US
+        newest = _newest([each for each in self._whole.editions if each.reign == own.reign], at_us)
         if newest is None or newest.number <= own.number:
             return
         registration = newest.regs.get(run.task)
         if registration != own.regs.get(run.task):
+            if newest.position.at_us > at_us - self._whole.failover_us:
+                self._tallies["C6"].unknown += 1  # it may have been written before, and the answer was slow
+                return
             became = "removed" if registration is None else "changed"
             reason = (
                 f"{run.task!r} was started by {run.life.member!r} at {self._time(run.start)} as edition "
@@ -191,6 +245,8 @@ class _Gap(NamedTuple):
     why: str
     before: Position | None
     following: Tenure | None
+    certain_us: int
+    """From when on the last holder cannot have renewed its lease without hearing of it."""
 
 
 def _gaps(whole: Whole, tenures: Sequence[Tenure]) -> Iterator[_Gap]:
@@ -198,7 +254,8 @@ def _gaps(whole: Whole, tenures: Sequence[Tenure]) -> Iterator[_Gap]:
     if first is not None and (not tenures or first.position.at_us < tenures[0].taken.at_us):
         to_us = tenures[0].taken.at_us if tenures else whole.horizon_us
         why = f"edition {first.number} was published"
-        yield _Gap(first.position.at_us, to_us, why, first.position, tenures[0] if tenures else None)
+        from_us, following = first.position.at_us, tenures[0] if tenures else None
+        yield _Gap(from_us, to_us, why, first.position, following, from_us)
     for tenure in tenures:
         following = tenure.next
         to_us = following.taken.at_us if following is not None else whole.horizon_us
@@ -210,17 +267,28 @@ def _gap_after(whole: Whole, tenure: Tenure, to_us: int) -> _Gap | None:
     life, following, ended = tenure.life, tenure.next, tenure.ended
     if tenure.ending in {Ending.GIVEN, Ending.LOST}:
         assert ended is not None
-        return _Gap(ended.at_us, to_us, f"{life.member!r} had {_how(tenure)}", ended, following)
+        why, certain_us = f"{life.member!r} had {_how(tenure)}", _unheard_until_us(life, ended.at_us)
+        return _Gap(ended.at_us, to_us, why, ended, following, certain_us)
     if tenure.ending is Ending.OPEN:
-        newer = (each for each in whole.editions if each.is_told and each.number > tenure.edition)
+        newer = (each for each in whole.editions if each.is_told and each.key > tenure.list_key)
         edition = next((each for each in newer if each.position.at_us > tenure.taken.at_us), None)
         if edition is not None and edition.position.at_us < to_us:
             why = f"edition {edition.number} was published"
-            return _Gap(edition.position.at_us, to_us, why, edition.position, following)
+            from_us = edition.position.at_us
+            return _Gap(from_us, to_us, why, edition.position, following, from_us)
     dead_us = whole.silent_us(life)
     if dead_us is None or (tenure.ending is Ending.OPEN and life.is_heard_after(to_us)):
         return None
-    return _Gap(dead_us, to_us, f"nothing was heard of {life.member!r} any more", life.last, following)
+    why = f"nothing was heard of {life.member!r} any more"
+    return _Gap(dead_us, to_us, why, life.last, following, dead_us)
+
+
+def _unheard_until_us(life: Life, at_us: int) -> int:
+    """Until when *life* may have renewed its lease unawares: its requests arrive, and no answer does."""
+    for from_us, to_us in life.out_of_touch:
+        if from_us <= at_us + TOLERANCE_US and (to_us is None or to_us >= at_us):
+            return to_us if to_us is not None else life.last.at_us
+    return at_us
 
 
 def _newest(editions: Sequence[Published], at_us: int) -> Published | None:

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from duly.verify.cluster.checks import Checks
+from duly.verify.cluster.lives import Recording, Tenure, shard_of
 from duly.verify.cluster.merging import Merged, merged
-from duly.verify.cluster.reading import Recording, Tenure, recordings, shard_of
+from duly.verify.cluster.reading import recordings
 from duly.verify.cluster.whole import Whole
 from duly.verify.judge import Judge
 from duly.verify.lists import Lists
@@ -53,7 +54,7 @@ class _Verdict:
         )
         Checks(whole, objections).run()
         self._add_tallies(objections.outcome, tuple(CLUSTER_PROPERTIES))
-        self.outcome.is_partial = whole.is_partial
+        self.outcome.is_partial, self.outcome.servers = whole.is_partial, whole.reigns
         self.outcome.terms_missing = sum(whole.gaps.values())
         self.outcome.crashes = len(whole.dead)
         self._settle()
@@ -83,6 +84,11 @@ class _Verdict:
         assert not outcome.fault_count, outcome.faults
         if self._whole.is_partial:
             _take_back_liveness(outcome)
+        if trace.is_doubtful:
+            self.outcome.tallies["L1"].unknown += 1
+        if trace.is_forgotten:
+            for tally in outcome.tallies.values():
+                tally.open, tally.unknown = 0, tally.open
         self._add_tallies(outcome, _BY_TASK)
         tenures = self._whole.tenures.get(shard_of(task, self._whole.shards), [])
         for violation in outcome.violations:
@@ -97,6 +103,7 @@ class _Verdict:
             ours.checked += theirs.checked
             ours.open += theirs.open
             ours.doubtful += theirs.doubtful
+            ours.unknown += theirs.unknown
             ours.violated += theirs.violated
 
     def _settle(self) -> None:

@@ -9,10 +9,19 @@ run goes on, away. If the runner of an away run dies, that is a crash of this ta
 """
 
 from collections.abc import Iterator
-from itertools import count, pairwise
+from itertools import count, dropwhile, pairwise
 from typing import Any, NamedTuple
 
-from duly.verify.cluster.reading import TOLERANCE_US, Ending, Life, Published, Run, Tenure, shard_of
+from duly.verify.cluster.lives import (
+    TOLERANCE_US,
+    Ending,
+    Life,
+    Published,
+    Run,
+    Tenure,
+    by_task,
+    shard_of,
+)
 from duly.verify.cluster.whole import Whole, awake_us
 from duly.verify.trace import (
     ClockStep,
@@ -40,6 +49,10 @@ class Merged(NamedTuple):
     """What really stands in the lines that it names."""
     is_anew: bool
     """Whether others came before whose traces are not here: their runs may still be in flight."""
+    is_forgotten: bool
+    """Whether it ends where another server answers: what was owed may have been forgotten."""
+    is_doubtful: bool
+    """Whether something is left out before it: nobody knows which list was in effect then."""
 
 
 def merged(whole: Whole, task: str) -> Iterator[Merged]:
@@ -47,33 +60,44 @@ def merged(whole: Whole, task: str) -> Iterator[Merged]:
     tenures = whole.tenures.get(shard_of(task, whole.shards), [])
     parts: list[list[Tenure]] = [[]]
     for tenure in tenures:
-        if whole.is_partial and tenure in whole.gaps:
+        if (whole.is_partial and tenure in whole.gaps) or tenure in whole.anew:
             parts.append([])
         parts[-1].append(tenure)
-    for index, part in enumerate(parts):
-        author = _Author(whole, task, part)
-        if index:
+    in_flight: list[Run] = []
+    for index, whole_part in enumerate(parts):
+        part = list(dropwhile(lambda tenure: whole.is_list_in_doubt(task, tenure), whole_part))
+        dropped = whole_part[: len(whole_part) - len(part)]
+        in_flight = [*in_flight, *(run for tenure in dropped for run in tenure.runs if run.task == task)]
+        author = _Author(whole, task, part, in_flight)
+        if index and part:
             author.skip_to(part[0])
-        author.write()
+        following = parts[index + 1][0] if index + 1 < len(parts) else None
+        until = following if following in whole.anew else None
+        if part or not index:
+            author.write(until)
+        in_flight = author.in_flight if until is not None else []
         window_us = max(whole.persist_us, whole.failover_us) if author.is_wide else whole.persist_us
+        window_us += author.silence_us
         header = whole.header("unknown" if index else whole.store, window_us)
         header.running = [(task, run.number) for run in author.from_before]
-        yield Merged(header, author.positions, author.sources, index > 0)
+        is_forgotten = until is not None
+        yield Merged(header, author.positions, author.sources, index > 0, is_forgotten, bool(dropped))
 
 
 class _Author:
     """Writes one trace."""
 
-    def __init__(self, whole: Whole, task: str, tenures: list[Tenure]) -> None:
+    def __init__(self, whole: Whole, task: str, tenures: list[Tenure], in_flight: list[Run]) -> None:
         self._whole = whole
         self._task = task
         self._tenures = tenures
         self._runs: dict[Tenure, list[Run]] = {}
-        self._away: list[Run] = []
+        self._away: list[Run] = list(in_flight)
         """Runs in flight whose members do not hold the shard any more."""
         for run in whole.runs.get(task, ()):
             if run.is_from_before:
-                self._away.append(run)
+                if run not in self._away:
+                    self._away.append(run)
             elif run.tenure is not None:
                 self._runs.setdefault(run.tenure, []).append(run)
         self.from_before = tuple(self._away)
@@ -90,6 +114,8 @@ class _Author:
         self.positions: list[Position] = []
         self.sources: dict[int, Position] = {}
         self.is_wide = False
+        self.silence_us = 0
+        """How long members may have been dead, at most, before they count as such."""
         """Whether an end may be lost although its member lived on: it had lost the board."""
 
     def skip_to(self, tenure: Tenure) -> None:
@@ -98,13 +124,23 @@ class _Author:
             self._newest = self._editions.pop(0)
             self._regs = self._regs_of(self._newest)
 
-    def write(self) -> None:
-        """Write all of it."""
+    @property
+    def in_flight(self) -> list[Run]:
+        """The runs that are in flight where the trace ends."""
+        return self._away
+
+    def write(self, until: Tenure | None) -> None:
+        """Write all of it, or what came before *until*."""
         for tenure in self._tenures:
             self._publish_before(tenure)
             self._begin(tenure)
             self._follow(tenure)
             self._finish(tenure)
+        if until is not None:
+            if self.positions:
+                self._pass(until.taken.at_us)
+                self._put(Tick, until.taken.at_us, until.taken)
+            return
         is_held = bool(self._tenures) and self._is_going_on(self._tenures[-1])
         for edition in self._editions:
             self._publish(edition, _END_OF_TIME_US)
@@ -126,8 +162,14 @@ class _Author:
 
     def _is_published_before(self, tenure: Tenure) -> bool:
         edition = self._editions[0]
-        is_earlier = edition.position.at_us + TOLERANCE_US < tenure.taken.at_us
-        return edition.number <= tenure.edition or (edition.is_told and is_earlier)
+        if edition.reign != tenure.reign:
+            return edition.reign < tenure.reign
+        if edition.number <= tenure.edition:
+            return True
+        after_us = tenure.taken.at_us - edition.position.at_us
+        # At about the same time: a member that already has this list, brought back, takes by it at once.
+        is_back = abs(after_us) <= TOLERANCE_US and edition.regs == by_task(tenure.regs)
+        return edition.is_told and (after_us > TOLERANCE_US or is_back)
 
     def _regs_of(self, edition: Published) -> list[tuple[str, str, float]]:
         registration = edition.regs.get(self._task)
@@ -139,10 +181,7 @@ class _Author:
         is_first, self._newest = self._newest is None, edition
         if regs == self._regs and not (is_first and regs):
             return
-        told_us = edition.position.at_us
-        called_us = edition.called_us if edition.called_us is not None else told_us - TOLERANCE_US
-        if not edition.is_told:
-            called_us = self._now_us if self.positions else told_us
+        told_us, called_us = edition.position.at_us, self._called_us(edition)
         self._pass(called_us)
         if self._is_active:
             self._deactivate(called_us, edition.position)
@@ -151,6 +190,13 @@ class _Author:
         self._put(InitStart, called_us, edition.position, call=call, regs=regs)
         self._put(InitEnd, min(told_us + TOLERANCE_US, before_us), edition.position, call=call, ok=True)
         self._deactivate(self._now_us, edition.position)
+
+    def _called_us(self, edition: Published) -> int:
+        """When the call began that brought *edition*, as far as that is known."""
+        told_us = edition.position.at_us
+        if not edition.is_told:
+            return self._now_us if self.positions else told_us
+        return edition.called_us if edition.called_us is not None else told_us - TOLERANCE_US
 
     def _activate(self, at_us: int, source: Position | int) -> None:
         call = next(self._calls)
@@ -176,8 +222,8 @@ class _Author:
 
     def _is_left_alone(self, tenure: Tenure) -> bool:
         """Whether its member has an older list, in which the task is not what it is in the newest."""
-        own, newest = self._whole.edition(tenure.edition), self._newest
-        if own is None or newest is None or own.number >= newest.number:
+        own, newest = self._whole.edition(tenure.list_key), self._newest
+        if own is None or newest is None or own.key >= newest.key:
             return False
         return own.regs.get(self._task) != newest.regs.get(self._task)
 
@@ -222,13 +268,12 @@ class _Author:
     def _finish(self, tenure: Tenure) -> None:
         flying = [run for run in self._runs.get(tenure, ()) if not self._is_written(run)]
         if tenure.cut_us is not None:
-            self._cut(tenure, tenure.cut_us)
+            self._cut(tenure, min(tenure.cut_us, self._free_us(tenure)))
         elif tenure.next is not None or tenure.ending is not Ending.OPEN:
             self._away += flying
             ended = tenure.ended
             at_us = ended.at_us if ended is not None else self._now_us
-            if tenure.next is not None:
-                at_us = min(at_us, tenure.next.taken.at_us)
+            at_us = min(at_us, self._free_us(tenure))
             if self._is_active:
                 self._pass(at_us)
                 self._deactivate(at_us, ended or tenure.taken)
@@ -236,6 +281,15 @@ class _Author:
             self._away += flying
         else:
             self._away += [run for run in flying if run.cut is not None]
+
+    def _free_us(self, tenure: Tenure) -> int:
+        """By when its shard was free: taken by another, or by a newer list, whenever its member learnt it."""
+        if tenure.next is None:
+            return _END_OF_TIME_US
+        taken_us = tenure.next.taken.at_us
+        if self._editions and self._is_published_before(tenure.next):
+            return min(taken_us, self._called_us(self._editions[0]))
+        return taken_us
 
     def _is_written(self, run: Run) -> bool:
         """Whether its end is, too; or it was never to be."""
@@ -252,6 +306,7 @@ class _Author:
         self.is_wide |= tenure.ending is not Ending.DIED and (
             tenure.life.is_heard_after(cut_us) or bool(tenure.life.out_of_touch)
         )
+        self.silence_us = max(self.silence_us, cut_us - tenure.life.last.at_us)
         source = tenure.ended or tenure.life.last
         if self._away:
             if self._is_active:
@@ -297,7 +352,13 @@ class _Author:
             return False
         if last.tenure is None or last.tenure.cut_us is not None:
             return False
-        if not self._whole.is_cut_off_about(last.life, last.end, run.start.at_us):
+        following = last.tenure.next
+        is_away = (
+            last.tenure.ended is None
+            or last.end.line > last.tenure.ended.line
+            or (following is not None and following.list_key > last.tenure.list_key)
+        )
+        if not self._whole.is_cut_off_about(last.life, last.end, run.start.at_us, is_away=is_away):
             return False
         self.is_wide = True
         return True

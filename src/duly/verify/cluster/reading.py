@@ -1,21 +1,29 @@
-"""What the members of a cluster recorded: lives, tenures of shards, runs, and lists that were published.
+"""Reads what the members of a cluster recorded: their lives, tenures of shards, runs, and published lists.
 
-A life is one process of one member. In it every event has its place, whatever the clocks say: lines are
-compared, and times only between lives. Nothing is judged here but the calls that a member's own scheduler
-served (`Recording.judge`), for which its trace alone is enough.
+Nothing is judged here but the calls that a member's own scheduler served (`Recording.judge`), for which its
+trace alone is enough.
 """
 
-import zlib
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Iterable, Iterator
 from itertools import chain, count
-from typing import NamedTuple
 
 import msgspec
 
+from duly.verify.cluster.lives import (
+    TOLERANCE_US,
+    Activity,
+    Ending,
+    Life,
+    Published,
+    Recording,
+    Run,
+    Span,
+    Tenure,
+    by_task,
+    shard_of,
+)
 from duly.verify.judge import Judge
+from duly.verify.lists import Lists
 from duly.verify.trace import (
     ClockStep,
     Crash,
@@ -39,198 +47,14 @@ from duly.verify.trace import (
     Unreachable,
     header_of,
     micros,
+    zone_of,
 )
-
-Regs = Sequence[tuple[str, str, float]]
-
-TOLERANCE_US = 500_000
-"""By how much the clocks of members may differ."""
-
-
-def shard_of(task: str, shards: int) -> int:
-    """The shard of a task: CRC-32 of its name in UTF-8, modulo the number of shards."""
-    return zlib.crc32(task.encode(errors="surrogatepass")) % shards
-
-
-class Ending(StrEnum):
-    """How a tenure ended, as its own member tells it."""
-
-    OPEN = "open"
-    GIVEN = "given"
-    LOST = "lost"
-    DIED = "died"
-
-
-@dataclass(slots=True, eq=False)
-class Run:
-    """One run of a task."""
-
-    task: str
-    life: "Life"
-    start: Position
-    number: int
-    """Its own, in the whole cluster."""
-    tenure: "Tenure | None"
-    """Under which its member held the shard, if it did."""
-    end: Position | None = None
-    is_ok: bool = False
-    cut: Position | None = None
-    """Where its member let go of it, or died: no end counts after that."""
-    is_from_before: bool = False
-    """It was in flight where the trace begins."""
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether it started when another had long taken the shard."""
-        following = self.tenure.next if self.tenure is not None else None
-        if following is None or self.life.is_set_back or following.life.is_set_back:
-            return False
-        return self.start.at_us > following.taken.at_us + TOLERANCE_US
-
-
-@dataclass(slots=True, eq=False)
-class Tenure:
-    """One shard held for one term by one life."""
-
-    shard: int
-    term: int
-    edition: int
-    origin: str | None
-    life: "Life"
-    taken: Position
-    regs: Regs
-    """The list of its member at that time."""
-    ending: Ending = Ending.OPEN
-    ended: Position | None = None
-    runs: list[Run] = field(default_factory=list)
-    next: "Tenure | None" = None
-    """The one after it, by the terms of the shard."""
-    cut_us: int | None = None
-    """When it was as if its process had died, if it was."""
-
-
-class Span(NamedTuple):
-    """From when to when something was so; *to_us* is None as long as it is."""
-
-    from_us: int
-    to_us: int | None
-
-
-@dataclass(slots=True, eq=False)
-class Activity:
-    """A stretch in which a member could take shards: initialized, not stopping, and in touch."""
-
-    life: "Life"
-    regs: dict[str, tuple[str, float]]
-    from_us: int
-    to_us: int | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Life:
-    """One process of one member."""
-
-    member: str
-    header: Header
-    first: Position
-    last: Position
-    died: Position | None = None
-    """Its last event, if it is known to be dead."""
-    is_closed: bool = False
-    """Whether the recording was ended while it lived."""
-    is_stopped: bool = False
-    held: dict[int, Tenure] = field(default_factory=dict)
-    """The tenures that go on, by shard."""
-    former: dict[tuple[int, int], Tenure] = field(default_factory=dict)
-    steps: list[Position] = field(default_factory=list)
-    out_of_touch: list[Span] = field(default_factory=list)
-    losses: list[Position] = field(default_factory=list)
-    running: dict[str, list[Run]] = field(default_factory=dict)
-    """Its runs in flight, by task."""
-    regs: Regs = ()
-    """The list of its latest call of `initialize`."""
-    _lines: list[int] = field(default_factory=list)
-    _times_us: list[int] = field(default_factory=list)
-    _sorted_us: list[int] = field(default_factory=list)
-
-    def note(self, item: Position) -> None:
-        """Count a sign of life."""
-        self.last = item
-        self._lines.append(item.line)
-        self._times_us.append(item.at_us)
-
-    @property
-    def is_out_of_touch(self) -> bool:
-        """Whether it cannot reach the board now."""
-        return bool(self.out_of_touch) and self.out_of_touch[-1].to_us is None
-
-    @property
-    def is_set_back(self) -> bool:
-        """Whether its clock, the cluster's, was ever set back, so that times do not tell an order."""
-        return any(
-            isinstance(step.event, ClockStep) and step.at_us + TOLERANCE_US < micros(step.event.origin)
-            for step in self.steps
-        )
-
-    def last_sign_us(self, at_us: int) -> int:
-        """When it last recorded anything before *at_us*."""
-        index = bisect_left(self._signs_us(), at_us)
-        return self._signs_us()[index - 1] if index else self.first.at_us
-
-    def next_sign_us(self, line: int) -> int | None:
-        """When it next recorded anything after *line*; None if it never did."""
-        index = bisect_right(self._lines, line)
-        return self._times_us[index] if index < len(self._lines) else None
-
-    def next_time_us(self, at_us: int) -> int:
-        """When it first recorded anything later than *at_us*, which it did."""
-        return self._signs_us()[bisect_right(self._signs_us(), at_us)]
-
-    def _signs_us(self) -> list[int]:
-        """The times of all signs, in order; asked for only when all is read."""
-        if len(self._sorted_us) != len(self._times_us):
-            self._sorted_us = sorted(self._times_us)
-        return self._sorted_us
-
-    def is_heard_after(self, at_us: int) -> bool:
-        """Whether it recorded anything later than that."""
-        return self.last.at_us > at_us
-
-
-@dataclass(slots=True, eq=False)
-class Published:
-    """A list that became the newest edition. *position* is where that is told, if it is."""
-
-    number: int
-    regs: dict[str, tuple[str, float]]
-    position: Position
-    called_us: int | None
-    """When the call began in which it was brought."""
-    life: Life
-    is_told: bool = True
-
-
-@dataclass(eq=False)
-class Recording:
-    """The files of one member that follow each other."""
-
-    header: Header
-    judge: Judge
-    first_line: int = 1
-    lives: list[Life] = field(default_factory=list)
-    tenures: list[Tenure] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
-    editions: list[Published] = field(default_factory=list)
-    activities: list[Activity] = field(default_factory=list)
-    fault_us: int | None = None
-    """When the trace itself first went wrong."""
-    torn_line: int | None = None
 
 
 def recordings(lines: Iterable[bytes]) -> list[Recording]:
     """Read all files of all members, one after the other. Raises TraceError if one is no trace."""
-    numbers = count(1)
-    return [_Reader(trace, line, numbers).read() for line, trace in _Splitter(lines).traces()]
+    numbers, lists = count(1), dict[str, Lists]()
+    return [_Reader(trace, line, numbers, lists).read() for line, trace in _Splitter(lines).traces()]
 
 
 class _Splitter:
@@ -278,14 +102,18 @@ def _header_in(number: int, line: bytes) -> Header | None:
 class _Reader:
     """Reads one recording to its end."""
 
-    def __init__(self, trace: Trace, first_line: int, numbers: Iterator[int]) -> None:
+    def __init__(
+        self, trace: Trace, first_line: int, numbers: Iterator[int], lists: dict[str, Lists]
+    ) -> None:
         self._numbers = numbers
         self._calls: dict[int, Position] = {}
         self._stops: set[int] = set()
         self._life: Life | None = None
         self._activity: Activity | None = None
         self._trace = trace
-        self.recording = Recording(trace.header, Judge(trace.header), first_line)
+        tz = trace.header.tz
+        known = lists.setdefault(tz, Lists(zone_of(tz)))  # dues are worked out once, not for each member
+        self.recording = Recording(trace.header, Judge(trace.header, lists=known), first_line)
 
     def read(self) -> Recording:
         """Read all of it."""
@@ -360,6 +188,8 @@ class _Reader:
                 self._end_init(life, item, event)
             case StopStart():
                 self._stops.add(event.call)
+                if self._activity is not None:
+                    self._activity.is_stopped = True
                 self._rest(item)
             case StopEnd():
                 self._end_stop(life, item, event)
@@ -386,8 +216,9 @@ class _Reader:
                 self._let_go(life, item, event, Ending.LOST)
             case Edition():
                 called = max(self._calls.values(), default=None, key=lambda call: call.line)
-                called_us = called.at_us if called is not None else None
-                published = Published(event.edition, by_task(event.regs), item, called_us, life)
+                called_us = life.as_dated_now(called) if called is not None else None
+                regs = by_task(event.regs)
+                published = Published(event.edition, regs, item, called_us, life, server=event.server)
                 self.recording.editions.append(published)
             case Unreachable():
                 self._rest(item)
@@ -415,6 +246,8 @@ class _Reader:
             self._be_active(life, item)
             return
         life.is_stopped = True
+        if not event.ok:
+            life.failed_stop = item
         for tenure in life.held.values():
             tenure.ending, tenure.ended = Ending.GIVEN, item
         life.former |= {(tenure.shard, tenure.term): tenure for tenure in life.held.values()}
@@ -439,7 +272,9 @@ class _Reader:
             if before.term == event.term:
                 return  # told again, at the beginning of a file
             life.former[before.shard, before.term] = before
-        tenure = Tenure(event.shard, event.term, event.edition, event.origin, life, item, life.regs)
+        tenure = Tenure(
+            event.shard, event.term, event.edition, event.origin, life, item, life.regs, event.server
+        )
         life.held[event.shard] = tenure
         self.recording.tenures.append(tenure)
 
@@ -480,8 +315,3 @@ class _Reader:
                 if run.cut is None:
                     run.end, run.is_ok = item, event.ok
                 return
-
-
-def by_task(regs: Regs) -> dict[str, tuple[str, float]]:
-    """The registrations of a list by task."""
-    return {task: (cron, delay_ms) for task, cron, delay_ms in regs}

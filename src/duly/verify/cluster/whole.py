@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
-from duly.verify.cluster.reading import (
+from duly.verify.cluster.lives import (
     TOLERANCE_US,
     Activity,
     Ending,
@@ -34,13 +34,19 @@ class Whole:
         self.tz, self.shards = headers[0].tz, headers[0].shards
         self.words = Wording(zone_of(self.tz))
         self.failover_us = micros(max(header.failover_ms for header in headers))
+        ticks_us = [micros(header.tick_ms) for header in headers]
+        self.tick_us = max(ticks_us) if all(ticks_us) else None
+        """How long a member may be frozen, at most, without anybody noticing; None if that is not known."""
         self.lives = [life for recording in recordings for life in recording.lives]
         self.horizon_us = max((life.last.at_us for life in self.lives), default=0)
         self.activities: list[Activity] = [each for recording in recordings for each in recording.activities]
+        self._rank_servers()
         self.tenures = self._tenures()
         self.editions = self._editions()
         self.gaps = self._gaps()
         """How many terms before a tenure are in no trace although no list explains them."""
+        self.anew = self._anew()
+        """Tenures from which on each task begins anew: what became of it before cannot be known."""
         self.is_partial = bool(self.gaps) and len({header.member for header in headers}) == 1
         """Whether others must have been there whose traces are not here."""
         self.runs: dict[str, list[Run]] = defaultdict(list)
@@ -67,9 +73,38 @@ class Whole:
         }
         return silent | {life for life in self.lives if life.died is not None}
 
-    def edition(self, number: int) -> Published | None:
-        """The list with this number; the latest, if there are several."""
-        return next((each for each in reversed(self.editions) if each.number == number), None)
+    def edition(self, key: tuple[int, int]) -> Published | None:
+        """The list with this key; the latest, if there are several."""
+        return next((each for each in reversed(self.editions) if each.key == key), None)
+
+    def is_list_in_doubt(self, task: str, tenure: Tenure) -> bool:
+        """Whether nobody knows if there was a newer list than *tenure*'s, in which *task* is another.
+
+        Those who have the older list leave it alone then. Nobody recorded that list, or another server
+        answers, and may have forgotten it, or not.
+        """
+        if tenure in self._doubtful:
+            return True
+        own = self.edition(tenure.list_key)
+        if own is None or own.is_told:
+            return False
+        return any(
+            each.reign < own.reign and each.number > own.number and each.regs.get(task) != own.regs.get(task)
+            for each in self.editions
+        )
+
+    def _rank_servers(self) -> None:
+        """Put the servers that answered into their order, by when each was first heard of."""
+        tenures = [each for recording in self.recordings for each in recording.tenures]
+        editions = [each for recording in self.recordings for each in recording.editions]
+        heard = [(each.taken.at_us, each.server) for each in tenures]
+        heard += [(each.position.at_us, each.server) for each in editions]
+        servers = list(dict.fromkeys(server for _, server in sorted(heard)))
+        for tenure in tenures:
+            tenure.reign = servers.index(tenure.server)
+        for edition in editions:
+            edition.reign = servers.index(edition.server)
+        self.reigns = len(servers)
 
     def _tenures(self) -> dict[int, list[Tenure]]:
         shards: dict[int, list[Tenure]] = defaultdict(list)
@@ -77,9 +112,9 @@ class Whole:
             for tenure in recording.tenures:
                 shards[tenure.shard].append(tenure)
         for tenures in shards.values():
-            tenures.sort(key=lambda each: (each.term, each.taken.at_us))
+            tenures.sort(key=lambda each: (each.reign, each.term, each.taken.at_us))
             for tenure, following in pairwise(tenures):
-                tenure.next = following
+                tenure.next, following.before = following, tenure
             for tenure in tenures:
                 tenure.cut_us = self._cut_us(tenure)
         return shards
@@ -90,10 +125,32 @@ class Whole:
             term, edition = 0, 0
             for tenure in tenures:
                 missing = tenure.term - term - 1 - max(tenure.edition - edition, 0)
-                if missing > 0:
+                if missing > 0 and not tenure.is_anew:
                     gaps[tenure] = missing
                 term, edition = tenure.term, tenure.edition
         return gaps
+
+    def _anew(self) -> set[Tenure]:
+        """Where another server answers, or a list was in effect of which no trace tells.
+
+        Whoever brought that list did not live to hear of it, or its call failed for want of an answer.
+        """
+        anew: set[Tenure] = set()
+        self._doubtful: set[Tenure] = set()
+        known = {each.key for each in self.editions}
+        for tenures in self.tenures.values():
+            for tenure in tenures:
+                before = tenure.before
+                newest = max((number for reign, number in known if reign == tenure.reign), default=0)
+                is_untold = any((tenure.reign, n) not in known for n in range(tenure.edition + 1, newest))
+                is_older = before in self._doubtful and before.list_key == tenure.list_key
+                if is_untold and (tenure in self.gaps or is_older):
+                    self._doubtful.add(tenure)
+                first = before.edition + 1 if before is not None else tenure.edition
+                is_after = any((tenure.reign, n) not in known for n in range(first, tenure.edition))
+                if tenure.is_anew or tenure in self._doubtful or (before is not None and is_after):
+                    anew.add(tenure)
+        return anew
 
     def _cut_us(self, tenure: Tenure) -> int | None:
         """When *tenure* was cut off; None if it was given away, taken by a newer list, or goes on."""
@@ -110,26 +167,29 @@ class Whole:
         is_silent = tenure.ending is Ending.OPEN and not life.is_heard_after(latest_us)
         if following.origin != "lost" and not (is_silent and following.life is not life):
             return None
-        if not is_silent or life.header.tick_ms:
+        if not is_silent:
             return awake_us(life, latest_us)
-        # Nobody knows how long it lived on in silence; no longer than until its lease was found run out.
-        return min(max(life.last.at_us, latest_us - self.failover_us), latest_us)
+        # Nobody knows how long it lived on in silence. It may have written a start that it never made, so
+        # it counts as alive for as long as that is no offence; and how its last runs ended may be lost.
+        silence_us = micros(life.header.tick_ms) + TOLERANCE_US if life.header.tick_ms else self.delta_us
+        return max(min(life.last.at_us + min(silence_us, self.delta_us), latest_us), life.last.at_us)
 
     def _editions(self) -> list[Published]:
         """The lists that were in effect: as told, or as those had them who took shards under them."""
         told = [each for recording in self.recordings for each in recording.editions]
-        numbers = {each.number for each in told}
+        keys = {each.key for each in told}
         for tenures in self.tenures.values():
             for tenure in tenures:
                 if not tenure.edition:
                     tenure.edition = _edition_by_list(tenure, told)
-                if tenure.edition not in numbers:
-                    numbers.add(tenure.edition)
-                    regs = by_task(tenure.regs)
-                    told.append(
-                        Published(tenure.edition, regs, tenure.taken, None, tenure.life, is_told=False)
+                if tenure.list_key not in keys:
+                    keys.add(tenure.list_key)
+                    untold = Published(
+                        tenure.edition, by_task(tenure.regs), tenure.taken, None, tenure.life, is_told=False
                     )
-        return sorted(told, key=lambda each: (each.number, each.position.at_us))
+                    untold.server, untold.reign = tenure.server, tenure.reign
+                    told.append(untold)
+        return sorted(told, key=lambda each: (each.key, each.position.at_us))
 
     def silent_us(self, life: Life) -> int | None:
         """Since when *life* was surely dead, by its silence; None if that cannot be said."""
@@ -153,8 +213,13 @@ class Whole:
         awake_us = life.next_time_us(at_us)
         return any(loss.at_us >= at_us and loss.at_us - awake_us <= TOLERANCE_US for loss in life.losses)
 
-    def is_cut_off_about(self, life: Life, end: Position, start_us: int) -> bool:
-        """Whether *life* may have failed to tell of *end* before somebody started at *start_us*."""
+    def is_cut_off_about(self, life: Life, end: Position, start_us: int, *, is_away: bool) -> bool:
+        """Whether *life* may have failed to tell of *end* before somebody started at *start_us*.
+
+        *is_away*: it did not hold the shard any more by then, and had to report it.
+        """
+        if life.failed_stop is not None and life.failed_stop.line > end.line:
+            return True
         from_us, to_us = end.at_us - self.failover_us, end.at_us + max(self.failover_us, self.persist_us)
         if any(from_us <= loss.at_us <= to_us for loss in life.losses):
             return True
@@ -162,6 +227,8 @@ class Whole:
             return True
         if start_us > to_us + self.failover_us or life.is_closed:
             return False
+        if is_away and not life.is_heard_after(end.at_us + self.failover_us):
+            return True
         sign_us = life.next_sign_us(end.line)
         return sign_us is None or sign_us > start_us
 
@@ -180,6 +247,11 @@ class Whole:
         )
 
     @property
+    def delta_us(self) -> int:
+        """How long what is owed may take."""
+        return micros(min(recording.header.delta_ms for recording in self.recordings))
+
+    @property
     def persist_us(self) -> int:
         """How long the end of a run may take to be written."""
         return micros(max(recording.header.persist_window_ms for recording in self.recordings))
@@ -193,14 +265,18 @@ class Whole:
 def _edition_by_list(tenure: Tenure, told: Sequence[Published]) -> int:
     """Under which edition a shard was taken by a member that does not say: the latest with its list."""
     regs, by_us = by_task(tenure.regs), tenure.taken.at_us + TOLERANCE_US
-    same = [each.number for each in told if each.position.at_us <= by_us and each.regs == regs]
+    same = [
+        each.number
+        for each in told
+        if each.position.at_us <= by_us and each.regs == regs and each.reign == tenure.reign
+    ]
     return max(same, default=0)
 
 
 def _is_superseded(tenure: Tenure, by_us: int) -> bool:
     """Whether a newer list had taken the shard before that time, and another member then."""
     following = tenure.next
-    if following is None or following.origin == "lost" or following.edition <= tenure.edition:
+    if following is None or following.origin == "lost" or following.list_key <= tenure.list_key:
         return False
     return following.taken.at_us < by_us
 

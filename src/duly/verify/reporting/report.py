@@ -275,6 +275,17 @@ def caveats(report: Report) -> list[str]:
         are = "is" if doubtful == 1 else "are"
         why = "that others could explain" if outcome.is_partial else "after the first fault of the trace"
         said.append(f"{counted(doubtful, 'objection')} {why} {are} not held against the scheduler.")
+    if outcome.servers > 1:
+        times = "once" if outcome.servers == 2 else f"{outcome.servers - 1} times"
+        said.append(
+            f"Another server of the database answered, {times}; it may have forgotten the latest commits, so "
+            "from there on each task is judged as if nothing were known of it."
+        )
+    if unknown := sum(tally.unknown for tally in outcome.tallies.values()):
+        said.append(
+            f"{counted(unknown, 'question')} cannot be answered by these traces: a member may have been "
+            "frozen or unheard, or its database slow or forgetful."
+        )
     if outcome.terms_missing:
         are, it = ("is", "it") if outcome.terms_missing == 1 else ("are", "them")
         said.append(

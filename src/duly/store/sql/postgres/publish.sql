@@ -1,4 +1,4 @@
-UPDATE {schema}.shard SET holder = NULL, term = term + 1, number = 0;
+UPDATE {schema}.shard SET holder = NULL, term = term + 1, number = 0 WHERE %(displaces)s;
 DELETE FROM {schema}.removed_task
 WHERE NOT EXISTS (SELECT FROM {schema}.member WHERE member = run_by AND lease_us > {schema}.now_us());
 INSERT INTO {schema}.edition (number, fingerprint, since_us)

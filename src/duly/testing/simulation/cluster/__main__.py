@@ -103,6 +103,7 @@ def _tell(numbers: ClusterNumbers, members: int, faults: ClusterFaults) -> None:
     click.echo(f"lives                {numbers.lives}")
     click.echo(f"member-hours         {numbers.member_hours:.1f}")
     click.echo(f"starts checked       {numbers.starts}, {numbers.owed} of them owed and in time")
+    click.echo(f"events in traces     {numbers.events}, {numbers.unknown} questions left open by them")
     click.echo(f"slowest start        {numbers.slowest_us / 1e6:.2f} leases after the last trouble")
     click.echo(f"slowest failover     {numbers.slowest_failover_us / 1e6:.2f} leases after the last renewal")
     for name, number in sorted(numbers.counts.items()):

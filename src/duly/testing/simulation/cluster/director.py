@@ -18,11 +18,13 @@ from duly.testing.simulation.cluster.plan import ClusterPlan
 from duly.testing.simulation.cluster.program import Program
 from duly.testing.simulation.cluster.reckoning import Reckoning, allowance_us, reckoned
 from duly.testing.simulation.cluster.sea import Sea
+from duly.testing.simulation.cluster.traces import Traces, objected
 from duly.testing.simulation.cluster.witness import Witness, item_of
 from duly.testing.simulation.cluster.world import World
 from duly.testing.simulation.life import UnsoundLifeError
 from duly.testing.simulation.loop import StandstillError
 from duly.testing.simulation.steady import Point
+from duly.verify.properties import Outcome
 
 _STOP_PATIENCE_US = 45 * SECOND_US
 """How long whoever stops a program waits before killing it."""
@@ -51,6 +53,8 @@ class ClusterLife:
     member_us: int = 0
     """How long all programs together lived."""
     slowest_failover_us: int = 0
+    outcome: Outcome = field(default_factory=Outcome)
+    """What `duly verify` says of the traces of all programs."""
 
     @property
     def is_sound(self) -> bool:
@@ -90,6 +94,7 @@ class _Director:
         self._world = World()
         self._sea = Sea(plan, self._world)
         self._witness = Witness(plan, self._world, self._sea)
+        self._traces = Traces(plan)
         self._programs: list[Program | None] = [None] * len(plan.hosts)
         self._installed = [host.items for host in plan.hosts]
         self._begun = [0] * len(plan.hosts)
@@ -122,6 +127,8 @@ class _Director:
         reckoning = reckoned(self._plan, self._witness.history, end_us)
         faults = [*objections, *reckoning.faults, *self._disagreements(), *self._left_open()]
         self._end()
+        outcome = self._traces.judged()
+        faults += objected(self._plan, outcome)
         return ClusterLife(
             self._plan,
             faults,
@@ -134,6 +141,7 @@ class _Director:
             world_us=self._world.now_us,
             member_us=self._member_us,
             slowest_failover_us=self._witness.slowest_failover_us,
+            outcome=outcome,
         )
 
     # --- programs ---
@@ -150,6 +158,7 @@ class _Director:
             self._world,
             self._sea,
             self._witness,
+            self._traces,
             host=host,
             number=self._begun[host],
             items=self._installed[host],
@@ -169,6 +178,8 @@ class _Director:
         self._programs[program.host] = None
         self._member_us += self._world.now_us - self._born_us.pop(program)
         downtime_us = self._downtimes.pop(program.host, 10 * SECOND_US)
+        if self._is_healed:  # whoever stopped it for long had to kill it, and that after all was well again
+            downtime_us = min(downtime_us, 10 * SECOND_US)
         # Not at once: it is in the middle of something.
         self._world.at(self._world.now_us, program.bury)
         self._world.after(downtime_us, self._starter(program.host))
@@ -336,6 +347,7 @@ class _Director:
     def _end(self) -> None:
         for program in [program for program in self._programs if program is not None]:
             program.on_death = lambda: None
+            program.close()
             self._member_us += self._world.now_us - self._born_us[program]
             program.fall()
             program.bury()

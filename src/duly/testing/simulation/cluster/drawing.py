@@ -35,6 +35,7 @@ _START_US = instant_of(datetime(2026, 3, 1, 11, 59, tzinfo=UTC))
 _NAMES = ("a", "b", "c", "d", "e", "f")
 _DELAYS_US = (0, SECOND_US, 15 * SECOND_US, 45 * SECOND_US, 5 * MINUTE_US)
 _LASTING_US = (0, 0, 0, 1_000, 2 * SECOND_US, 10 * SECOND_US, 30 * SECOND_US, 61 * SECOND_US)
+_TICKS_US = (None, SECOND_US, 5 * SECOND_US, MINUTE_US)
 _SOME_MINUTES = ",".join(map(str, range(0, 60, 2)))
 _CRONS = ("* * * * *", "* * * * *", f"{_SOME_MINUTES} * * * *", "1,3,4,8,9,59 * * * *")
 
@@ -111,6 +112,7 @@ def cluster_drawn(seed: int, members: int = 3, faults: ClusterFaults | None = No
         shards=rng.choice((1, 2, 4, 8, 8)),
         run_timeout_us=rng.choice((None, None, None, 40 * SECOND_US)),
         settle_us=90 * SECOND_US,
+        tick_us=random.Random(f"cluster tick {seed}").choice(_TICKS_US),  # noqa: S311 (reproducible)
         behaviours=_behaviours(seed) if faults.callback else {},
     )
     actions: list[Action] = []

@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from duly.errors import StoreError
 from duly.instant import SECOND_US
 from duly.store.board import SHARDS, AwayEnd, Decide, Hold, Published, Row, Taken, View
@@ -89,12 +91,15 @@ class Link:
     async def beat(self, member: int, /, *, ttl_us: int, lag_ms: int = 0, is_leaving: bool = False) -> View:
         """Renew the lease."""
         asked_us = self._program.steady.now_us
-        view = await self._asked(
-            "beat", lambda: self._board.beat(member, ttl_us=ttl_us, lag_ms=lag_ms, is_leaving=is_leaving)
-        )
+
+        async def do() -> tuple[View, str]:
+            view = await self._board.beat(member, ttl_us=ttl_us, lag_ms=lag_ms, is_leaving=is_leaving)
+            return view, f"server {self._sea.server}"
+
+        view, server = await self._asked("beat", do)
         until_us = asked_us + ttl_us - ttl_us // _MARGIN
         self.trusted_until_us = max(self.trusted_until_us, until_us)
-        return view
+        return msgspec.structs.replace(view, server=server)
 
     async def view(self) -> View:
         """Look."""

@@ -21,6 +21,10 @@ class ClusterNumbers:
     starts: int = 0
     owed: int = 0
     """Starts that were judged to have come in time."""
+    events: int = 0
+    """Events in the traces that were judged."""
+    unknown: int = 0
+    """Questions that the traces could not answer."""
     slowest_us: int = 0
     """The longest that a start was owed while nothing was wrong, in millionths of a lease."""
     slowest_failover_us: int = 0
@@ -55,6 +59,8 @@ def cluster_numbers_of(life: ClusterLife) -> ClusterNumbers:
         member_us=life.member_us,
         starts=life.reckoning.starts,
         owed=life.reckoning.owed,
+        events=life.outcome.events,
+        unknown=sum(tally.unknown for tally in life.outcome.tallies.values()),
         slowest_us=life.reckoning.slowest_us * 1_000_000 // ttl_us,
         slowest_failover_us=life.slowest_failover_us * 1_000_000 // ttl_us,
         counts=life.counts,

@@ -169,6 +169,8 @@ class ClusterPlan:
     shards: int = 8
     run_timeout_us: int | None = None
     settle_us: int = 3 * MINUTE_US
+    tick_us: int | None = SECOND_US
+    """After how long a silence the recorders of the programs write a tick; None for never."""
 
     @property
     def patience_us(self) -> int:

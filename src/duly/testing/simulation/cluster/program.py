@@ -19,6 +19,7 @@ from duly.scheduler import Scheduler, SchedulerState
 from duly.testing.simulation.cluster.link import Link
 from duly.testing.simulation.cluster.plan import ClusterPlan
 from duly.testing.simulation.cluster.sea import Sea
+from duly.testing.simulation.cluster.traces import Traces
 from duly.testing.simulation.cluster.witness import Run, Witness
 from duly.testing.simulation.cluster.world import Drift, World
 from duly.testing.simulation.loop import SimLoop
@@ -46,6 +47,7 @@ class Program:
         world: World,
         sea: Sea,
         witness: Witness,
+        traces: Traces,
         *,
         host: int,
         number: int,
@@ -79,8 +81,12 @@ class Program:
         )
         member = self.scheduler._custody  # noqa: SLF001 (chance comes from the seed)
         assert isinstance(member, Member)
-        member._draw = lambda: sea.rng.getrandbits(62)  # noqa: SLF001 (likewise)
+        member.tenancy.draw = lambda: sea.rng.getrandbits(62)
         self.member = member
+        self.traces = traces
+        is_first = not sea.table.editions
+        self._recorder = traces.recorder(self.name, member.membership.failover_us, is_first=is_first)
+        self._recorded = self._recorder.wrap(self.scheduler)
         world.programs.append(self)
 
     def local_us(self, world_us: int) -> int:
@@ -111,7 +117,7 @@ class Program:
     async def _initialize(self, items: int) -> None:
         while self.items == items and not self.is_stopping:
             try:
-                await self.scheduler.initialize(self._registrations(items))
+                await self._recorded.initialize(self._registrations(items))
             except SchedulerError:
                 await asyncio.sleep(_AGAIN_US / SECOND_US)  # noqa: TID251 (virtual time passes)
             else:
@@ -126,8 +132,9 @@ class Program:
 
     async def _stop(self) -> None:
         with suppress(SchedulerError):
-            await self.scheduler.stop()
+            await self._recorded.stop()
         self._witness.note(self, "has stopped")
+        self.close()
         self.fall()
 
     def _registrations(self, items: int) -> list[tuple[Any, ...]]:
@@ -195,11 +202,16 @@ class Program:
         for settle in inbox:
             settle()
 
+    def close(self) -> None:
+        """End the recording."""
+        self._recorder.close()
+
     def fall(self) -> None:
         """Die, here and now."""
         if self.is_dead:
             return
         self.is_dead = True
+        self._recorder.abandon()
         self._world.programs.remove(self)
         self.loop.die()
         self._witness.note_death(self)

@@ -54,6 +54,8 @@ class Sea:
         self.silent = 0
         self.epoch = 0
         """Grows when all connections break."""
+        self.server = 1
+        """Which server answers: a standby that takes over is another."""
         self.counts: Counter[str] = Counter()
         self._kept: dict[Forget, Table] = {}
         for action in plan.actions:
@@ -74,7 +76,10 @@ class Sea:
 
     def forget(self, forget: Forget) -> None:
         """Have the standby take over, which knows nothing of what came since `keep`."""
+        self.server += 1
         before = self._kept.pop(forget)
+        if not before.shards:
+            return  # it was set up when there was no board yet, and has got what was founded since
         for name in vars(before):
             setattr(self.table, name, getattr(before, name))
 

@@ -1,0 +1,91 @@
+"""What the store knows of timers, as a list of them is taken up; and what of it is kept for later.
+
+Two kinds of rows are not put to work. One cannot be read: it is left as it is, and its timer does not run.
+The other belongs to a timer whose definition is invalid for now: it is kept aside until that is mended.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+from duly.config.schema import Timer
+from duly.core.record import Record
+from duly.timers.reconciliation import Reconciliation, Surroundings, found, reconciled
+from duly.timers.record import Declared, Row, TimerRecordError, name_in, record_of, row_from, state_from
+from duly.timers.timer import TimerState
+
+Outcome = Callable[[int, str], str | None]
+"""What became of a run of a timer (`targets.Targets.outcome`)."""
+
+_ORPHAN = Declared(Timer(id="", target=""), (), "")
+
+
+class Recall:
+    """What is known of timers that are not at work."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        self.unreadable: dict[str, TimerRecordError] = {}
+        """Declared timers that do not run because their stored state is damaged, by name."""
+        self._damaged: dict[str, int] = {}
+        """The ids of rows that cannot be read, by name."""
+        self._aside: dict[str, Row] = {}
+        """The rows of timers whose definition is invalid for now, by name."""
+
+    def found(
+        self,
+        declared: list[Declared],
+        records: Sequence[Record],
+        around: Surroundings,
+        invalid: Collection[str],
+    ) -> Reconciliation:
+        """What *declared* makes of the stored timers, at the beginning."""
+        places = {item.definition.id: (item, order) for order, item in enumerate(declared)}
+        known: dict[str, TimerState] = {}
+        stored: dict[str, tuple[object, ...]] = {}
+        for record in records:
+            name = name_in(record)
+            try:
+                row = row_from(record)
+            except TimerRecordError as error:
+                self._damaged[name] = record[0]
+                if name in places:
+                    self.unreadable[name] = error
+                continue
+            if name in invalid and name not in places:
+                self._aside[name] = row
+                continue
+            timer = state_from(row, *places.get(name, (_ORPHAN, 0)))
+            stored[name] = record_of(timer)
+            known[name] = found(timer, self._outcome, around) if name in places else timer
+        outcome = reconciled(self.runnable(declared), known, around)
+        outcome.touched.extend(timer for timer in outcome.kept if record_of(timer) != stored[timer.name])
+        return outcome
+
+    def runnable(self, declared: list[Declared]) -> list[Declared]:
+        """Those whose stored state could be read."""
+        return [item for item in declared if item.definition.id not in self.unreadable]
+
+    def recalled(self, declared: list[Declared], around: Surroundings) -> dict[str, TimerState]:
+        """Those of *declared* that the store has known since before their definition was invalid."""
+        places = {item.definition.id: (item, order) for order, item in enumerate(declared)}
+        return {
+            name: found(state_from(row, *places[name]), self._outcome, around)
+            for name, row in self._aside.items()
+            if name in places
+        }
+
+    def gone(self, named: Collection[str]) -> set[str]:
+        """Those that are in no list any more, valid or not, of those that are *named* now."""
+        return (self._damaged.keys() | self._aside.keys()) - set(named)
+
+    def ids_of(self, names: Collection[str]) -> list[int]:
+        """The ids of the rows of these."""
+        ids = self._damaged | {name: row.id for name, row in self._aside.items()}
+        return [ids[name] for name in names]
+
+    def forget(self, gone: Collection[str], at_work: Collection[str]) -> None:
+        """The rows of *gone* are no more, and those of timers *at_work* are not kept aside."""
+        for name in gone:
+            self._damaged.pop(name, None)
+            self.unreadable.pop(name, None)
+        for name in {*gone, *at_work}:
+            self._aside.pop(name, None)

@@ -1,0 +1,461 @@
+"""Timers shared by the daemons of a cluster: each fires once among all machines.
+
+Timers are divided into shards by their targets, so that all timers of one job are in one place and know of
+each other. Each shard that this machine holds is worked on by a `Timers` of its own, which does not know that
+there are others. What is here is the tenant of a `cluster.tenancy`: shards come, and their timers begin; they
+go, and their timers end.
+
+A shard is given away only when nothing runs in it, and unless it must go only when no retry or start-up
+trigger is pending: those are in memory alone. It is lost when the lease runs out: then its runs are
+ended at once, because another machine will find them interrupted. When a newer list is in effect nothing
+starts here, what runs is let end, and the shards go to the machines that have that list.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta, tzinfo
+from typing import Any
+
+from duly.clock import Clock
+from duly.cluster.clock import BoardClock
+from duly.cluster.holdings import Holdings
+from duly.cluster.tenancy import Tenancy
+from duly.config.schema import Timer
+from duly.errors import StoreError
+from duly.events import Announcer
+from duly.instant import NEVER_US, Instant, instant_of
+from duly.store.board import Change, Hold, Taken, TimerBoard, TimerRow, View, shard_of
+from duly.timers.board_time import BoardTime, CuttableTargets
+from duly.timers.calendar import CalendarShelf
+from duly.timers.dues import next_run_us
+from duly.timers.errors import TimerError, TimerRefusal
+from duly.timers.face import NoteMiss, Timers
+from duly.timers.record import Declared, TimerRecordError, name_in, row_from, state_from, text_of
+from duly.timers.shard import ShardShelf
+from duly.timers.timer import TimerState, startup_us
+
+_LOOKS_EVERY = 5
+"""After so many beats the timers of others are looked at even if nobody has asked."""
+
+_LOOKS_AT_ELDERS = 12
+"""How often in a lease one looks whether those that joined just before have brought their list."""
+
+_TEXT = 2
+"""The place of the definition in a record."""
+
+
+class SharedTimers:
+    """The timers of a configuration, as far as this machine holds them."""
+
+    def __init__(
+        self,
+        board: TimerBoard,
+        targets: CuttableTargets,
+        clock: BoardClock,
+        announcer: Announcer,
+        *,
+        host_clock: Clock,
+        zone: tzinfo,
+        name: str,
+        shards: int,
+        note_miss: NoteMiss = lambda *_: None,
+        on_trust: Callable[[int], None] = lambda _until_us: None,
+    ) -> None:
+        self._board = board
+        self._cut_off = targets.cut_off
+        self._clock = clock
+        self._host_clock = host_clock
+        self._announcer = announcer
+        self._zone = zone
+        self._shards = shards
+        """Into how many a new board is divided."""
+        self._note_miss = note_miss
+        self._on_trust = on_trust
+        """Told until when, by the steady clock, runs may go on without another word from us."""
+        self._targets = BoardTime(targets, self._ahead_us)
+        self._mine = Holdings()
+        self.tenancy = Tenancy(board, self, self._mine, clock, announcer, name=name, steady=clock.steady)
+        self._calendars = CalendarShelf(zone)
+        self._declared: list[Declared] = []
+        self._invalid: Collection[str] = ()
+        self._fingerprint = ""
+        self._started_up_us: Instant | None = None
+        self._is_first = False
+        """We began when nobody else was there: our start-up is that of the cluster."""
+        self._parts: dict[int, Timers] = {}
+        self._lists: dict[int, list[Declared]] = {}
+        """Which list each of them has: another than ours if it could not be told of that yet."""
+        self._partial: set[int] = set()
+        """Those that were put to work without all their timers: a list that is gone had changed the rest."""
+        self._elsewhere: dict[str, TimerState] = {}
+        """Timers that others hold, as they were when we last looked."""
+        self._names: Mapping[int | None, str] = {}
+        """By its number, what each member is called."""
+        self._holders: Mapping[int, int | None] = {}
+        self._is_superseded = False
+        """A living member has a newer list: nothing starts here."""
+        self._is_looked_at = True
+        """Somebody has asked for timers since we last looked at those of others."""
+        self._beats = 0
+
+    # --- life ---
+
+    async def start(
+        self,
+        definitions: Sequence[Timer],
+        *,
+        started_up_us: Instant | None,
+        is_start_up: bool = False,
+        invalid: Collection[str] = (),
+    ) -> None:
+        """Join the cluster, bring *definitions*, and take a share. Raises StoreError.
+
+        A `stop` that comes before this is done holds: nothing begins.
+        """
+        self._declare(definitions, invalid)
+        self.tenancy.renew()
+        async with self.tenancy.moving:
+            await self.tenancy.open(shards=self._shards)
+            try:
+                await self._join(started_up_us, is_start_up=is_start_up)
+            except BaseException:
+                await self._leave()
+                raise
+            self._is_first = False
+            self.tenancy.begin()
+
+    async def _join(self, started_up_us: Instant | None, *, is_start_up: bool) -> None:
+        await self.tenancy.join()
+        while (is_first := self._is_first_in(await self.tenancy.beat())) is None:
+            pause = timedelta(microseconds=self._board.ttl_us // _LOOKS_AT_ELDERS)
+            await self._clock.sleep_until(self._clock.now() + pause)
+        self._is_first = is_start_up and is_first
+        self._started_up_us = None if started_up_us is None else started_up_us + self._ahead_us()
+        await self.publish()
+        await self.tenancy.heed(await self.tenancy.beat())
+        await self.tenancy.rebalance()
+        await self._look_elsewhere()
+
+    def _is_first_in(self, view: View) -> bool | None:
+        """Whether we are the first of the cluster; None as long as one that joined before us may be."""
+        living = [seat for seat in view.seats if seat.is_alive or seat.member == self._mine.member]
+        if self.tenancy.is_leaving or any(seat.edition for seat in living):
+            return False
+        eldest = min(living, key=lambda seat: (seat.joined_us, seat.member))
+        return True if eldest.member == self._mine.member else None
+
+    async def reload(self, definitions: Sequence[Timer], *, invalid: Collection[str] = ()) -> None:
+        """Make *definitions* the timers from now on. Raises StoreError."""
+        async with self.tenancy.moving:
+            before = self._declared, self._invalid, self._fingerprint
+            self._declare(definitions, invalid)
+            try:
+                await self.publish()
+            except BaseException:
+                # If it took effect all the same, the next beat shows an edition that we do not know of.
+                self._declared, self._invalid, self._fingerprint = before
+                raise
+            await self.tenancy.heed(await self.tenancy.beat())
+            await self.tenancy.rebalance()
+
+    def stop(self) -> Coroutine[Any, Any, None]:
+        """Close the gate on this machine: from this call on nothing of timers happens here."""
+        self.tenancy.is_leaving = True
+        stopping = [part.stop(releases=True) for part in self._parts.values()]
+        return self._stop(stopping)
+
+    async def _stop(self, stopping: Sequence[Coroutine[Any, Any, None]]) -> None:
+        async with self.tenancy.moving:
+            for each in stopping:
+                await each
+            await self._leave()
+
+    async def close(self) -> None:
+        """End with the supervisor: others go on at once with what does not run, and then with the rest."""
+        self.tenancy.is_leaving = True
+        async with self.tenancy.moving:
+            with suppress(StoreError):  # then their lease runs out; told by the tenancy at its next beat
+                await self.tenancy.give_all()
+            for part in tuple(self._parts.values()):  # the lease may run out meanwhile
+                with suppress(StoreError):  # told as StoreFault; the next holder finds the run interrupted
+                    await part.close()
+            await self._leave()
+
+    async def _leave(self) -> None:
+        await self.tenancy.end()
+        for shard in tuple(self._parts):
+            await self._drop(shard)
+        if self._mine.member:
+            await self.tenancy.leave()
+
+    # --- tenant ---
+
+    @property
+    def fingerprint(self) -> str:
+        """Of our list."""
+        return self._fingerprint
+
+    def lag_us(self) -> int:
+        """Nothing waits for room here."""
+        return 0
+
+    def renewed(self) -> None:
+        """Let runs go on, and look at what could not start while the lease was in doubt."""
+        if (until_us := self.tenancy.trusted_until_us) is not None:
+            self._on_trust(until_us)
+        for part in self._parts.values():
+            part.wake()
+
+    def halt(self) -> None:
+        """End all runs of timers."""
+        self._cut_off()
+
+    async def cut(self) -> list[Hold]:
+        """Let go of everything as if the process had died."""
+        held = self._mine.holds
+        await self._lose([hold.shard for hold in held])
+        return held
+
+    async def heed(self, view: View) -> bool:
+        """Account for what others did."""
+        self._names = {seat.member: seat.name for seat in view.seats}
+        self._holders = {place.shard: place.holder for place in view.places}
+        gone = self._mine.gone(view)
+        if gone:
+            await self._lose([hold.shard for hold in gone])
+            self._announcer.announce(
+                "ShardsLost", shards=[list(hold) for hold in gone], reason="they are held by another member"
+            )
+        living = [seat.edition for seat in view.seats if seat.is_alive and not seat.is_leaving]
+        self._is_superseded = max(living, default=0) > self._mine.edition
+        for shard in tuple(self._parts):
+            self._pause(shard)
+        if not self._is_superseded:
+            await self._tell_lists()
+        return bool(gone)
+
+    def _pause(self, shard: int) -> None:
+        if (part := self._parts.get(shard)) is not None:  # it may have been lost meanwhile
+            is_behind = self._lists[shard] is not self._declared
+            part.pause(is_on=self._is_superseded or is_behind)
+
+    async def _tell_lists(self) -> None:
+        """Tell those of our timers that do not know it yet that there is another list."""
+        for shard, part in tuple(self._parts.items()):
+            if self._lists.get(shard) is self._declared:
+                continue
+            if shard in self._partial:
+                # It does not know all rows. Let go of, it is taken anew, whole.
+                if part.is_idle():
+                    await part.flush()
+                    await self._drop(shard)
+                continue
+            await part.reload(self._definitions_of(shard), invalid=self._invalid)
+            if self._parts.get(shard) is part:
+                self._lists[shard] = self._declared
+                self._pause(shard)
+
+    async def part(self, shards: Sequence[int]) -> list[Hold]:
+        """Let go of those of *shards* in which nothing runs, and nothing waits that only we know of."""
+        given = []
+        must_go = self.tenancy.is_leaving or self._is_superseded
+        for hold in self._mine.holds:
+            part = self._parts.get(hold.shard)
+            if hold.shard not in shards or part is None or not part.is_idle():
+                continue
+            if not must_go and any(map(_has_deadline, part.all())):
+                continue
+            part.pause(is_on=True)
+            try:
+                await part.flush()
+            except StoreError:
+                self._pause(hold.shard)
+                raise
+            if part.is_idle():  # it may have begun one before it paused
+                await self._drop(hold.shard)
+                given.append(hold)
+            else:
+                self._pause(hold.shard)
+        return given
+
+    async def enter(self, taken: Taken) -> None:
+        """Put the timers of shards to work that were just taken."""
+        if self.tenancy.is_leaving:
+            return  # the board has them as ours: they are given up as strays
+        rows = await self._board.timers([hold.shard for hold in taken.holds])
+        for hold in taken.holds:
+            self._mine.terms[hold.shard] = hold.term
+            try:
+                await self._begin(hold, [row for row in rows if row.shard == hold.shard])
+            except BaseException:
+                await self._drop(hold.shard)  # the board has it as ours still: it is given up as a stray
+                raise
+
+    async def report(self) -> None:
+        """Look at ourselves, and at the timers of others: often if anybody asks, else now and then."""
+        if self._targets.is_stopping:
+            self.tenancy.is_leaving = True  # runs may take long to end, and others need not wait for that
+        self._beats += 1
+        if self._is_looked_at or self._beats % _LOOKS_EVERY == 0:
+            self._is_looked_at = False
+            with suppress(StoreError):  # the beat that follows tells of it
+                await self._look_elsewhere()
+
+    async def publish(self) -> None:
+        """Bring our list."""
+        published = await self._board.publish(
+            self._mine.member, self._fingerprint, lambda *_: Change((), ()), displaces=False
+        )
+        self._mine.edition = published.edition
+        self.tenancy.tell_published(published)
+
+    # --- shards ---
+
+    async def _begin(self, hold: Hold, rows: Sequence[TimerRow]) -> None:
+        definitions, records = self._definitions_of(hold.shard), [row.record for row in rows]
+        if self._mine.edition < self._mine.newest:
+            # Whoever had the newest list is gone. What that left as it was is ours to run, and no more.
+            texts = {name_in(record): record[_TEXT] for record in records if len(record) > _TEXT}
+            known = {item.definition.id: item.text for item in self._declared}
+            ours = [item for item in definitions if texts.get(item.id) == known[item.id]]
+            self._tell_left_alone({item.id for item in definitions} - {item.id for item in ours})
+            definitions = ours
+            self._partial.add(hold.shard)
+            records = [record for record in records if name_in(record) in {item.id for item in ours}]
+        part = Timers(
+            ShardShelf(self._board, self._mine, hold, records, self.tenancy.nudge),
+            self._targets,
+            self._clock,
+            self._announcer,
+            zone=self._zone,
+            note_miss=self._note_miss,
+            may_call=self.tenancy.is_trusted,
+        )
+        self._parts[hold.shard], self._lists[hold.shard] = part, self._declared
+        started_up_us = self._started_up_us if self._is_first else None
+        await part.start(
+            definitions, started_up_us=started_up_us, is_start_up=self._is_first, invalid=self._invalid
+        )
+
+    def _tell_left_alone(self, names: Collection[str]) -> None:
+        for name in sorted(names):
+            self._announcer.announce("TimerSkipped", timer=name, reason="a newer list changed or removed it")
+
+    async def _lose(self, shards: Sequence[int]) -> None:
+        """Let go of shards that others may hold, and end what runs."""
+        if any(not self._parts[shard].is_idle() for shard in shards if shard in self._parts):
+            self._cut_off()
+        for shard in shards:
+            await self._drop(shard)
+
+    async def _drop(self, shard: int) -> None:
+        self._mine.terms.pop(shard, None)
+        self._lists.pop(shard, None)
+        self._partial.discard(shard)
+        if (part := self._parts.pop(shard, None)) is not None:
+            await part.drop()
+
+    # --- lists ---
+
+    def _declare(self, definitions: Sequence[Timer], invalid: Collection[str]) -> None:
+        self._declared = [
+            Declared(item, self._calendars.of(item), text_of(item, self._zone)) for item in definitions
+        ]
+        self._invalid = tuple(invalid)
+        lines = sorted(f"{item.definition.id}\n{item.text}\n" for item in self._declared)
+        self._fingerprint = hashlib.sha256("".join(lines).encode(errors="surrogatepass")).hexdigest()
+
+    def _definitions_of(self, shard: int) -> list[Timer]:
+        return [item.definition for item in self._declared if self._shard_of(item.definition) == shard]
+
+    def _shard_of(self, timer: Timer) -> int:
+        return shard_of(timer.target, self._mine.shards)
+
+    def _ahead_us(self) -> int:
+        """How far the time of the board is ahead of this host's."""
+        return self._clock.now_us() - instant_of(self._host_clock.now())
+
+    # --- looking ---
+
+    @property
+    def unreadable(self) -> dict[str, TimerRecordError]:
+        """Declared timers that do not run because their stored state is damaged, by name."""
+        return {name: error for part in self._parts.values() for name, error in part.unreadable.items()}
+
+    def all(self) -> list[TimerState]:
+        """Every timer, in order of declaration; those that others hold as they were a moment ago."""
+        self._is_looked_at = True
+        here = {state.name: state for part in self._parts.values() for state in part.all()}
+        known = {**self._elsewhere, **here}
+        return [known[item.definition.id] for item in self._declared if item.definition.id in known]
+
+    def next_of(self, timer: TimerState, now_us: Instant) -> Instant | None:
+        """When a timer that is at hand will fire next."""
+        if (part := self._parts.get(self._shard_of(timer.definition))) is not None:
+            return part.next_of(timer, now_us)
+        at_us = next_run_us(timer, is_target_active=timer.running_run is not None)
+        return None if at_us is None else max(at_us, now_us)
+
+    def holder_of(self, timer: TimerState) -> str | None:
+        """Which machine holds it, as far as is known; empty if none does."""
+        return self._holder_of(self._shard_of(timer.definition))
+
+    def _holder_of(self, shard: int) -> str:
+        if shard in self._mine.terms:
+            return self._names.get(self._mine.member, "")
+        holder = self._holders.get(shard)
+        # What was ours when we last looked has been given away since.
+        return "" if holder == self._mine.member else self._names.get(holder, "")
+
+    async def _look_elsewhere(self) -> None:
+        others = [shard for shard in range(self._mine.shards) if shard not in self._mine.terms]
+        rows = await self._board.timers(others) if others else []
+        places = {item.definition.id: (item, order) for order, item in enumerate(self._declared)}
+        seen: dict[str, TimerState] = {}
+        for row in rows:
+            name = name_in(row.record)
+            with suppress(TimerRecordError):  # whoever holds it tells of it
+                if name in places:
+                    seen[name] = state_from(row_from(row.record), *places[name])
+        self._elsewhere = seen
+
+    # --- by hand ---
+
+    async def trigger(self, name: str) -> int:
+        """Fire a timer now that this machine holds; the id of the run. Raises TimerError, StoreError."""
+        part = self._part_of(name)
+        if self._is_superseded:
+            raise TimerError(TimerRefusal.SUPERSEDED, timer=name)
+        return await part.trigger(name)
+
+    async def enable(self, name: str) -> None:
+        """Switch a timer on that this machine holds. Raises TimerError, StoreError."""
+        await self._part_of(name).enable(name)
+
+    async def disable(self, name: str) -> None:
+        """Switch a timer off that this machine holds. Raises TimerError, StoreError."""
+        await self._part_of(name).disable(name)
+
+    def _part_of(self, name: str) -> Timers:
+        timer = next((item.definition for item in self._declared if item.definition.id == name), None)
+        if timer is None:
+            raise TimerError(TimerRefusal.UNKNOWN, timer=name)
+        part = self._parts.get(self._shard_of(timer))
+        if part is not None:
+            return part
+        holder = self._holder_of(self._shard_of(timer))
+        kind = TimerRefusal.ELSEWHERE if holder else TimerRefusal.MOVING
+        raise TimerError(kind, timer=name, target=holder)
+
+    # --- what others tell ---
+
+    def service_ended(self, service_id: str, ended_us: Instant) -> None:
+        """Hear that a run of a service has ended on this machine."""
+        if (part := self._parts.get(shard_of(service_id, self._mine.shards))) is not None:
+            part.service_ended(service_id, ended_us + self._ahead_us())
+
+
+def _has_deadline(timer: TimerState) -> bool:
+    """Whether a retry or the start-up trigger is yet to come: the board does not know of either."""
+    return timer.retry_at_us is not None or startup_us(timer) < NEVER_US

@@ -1,0 +1,178 @@
+"""Daemons that share their timers and cannot reach the database for a while, each alone or all together."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.running import one_sentence
+from tests.fleet_world import RARELY, Fleet, Machine
+from tests.postgres import PASSWORD, PostgresServer
+from tests.proxy import Proxy
+
+QUICK = [f"quick-{n}" for n in range(9)]
+LONG = [f"long-{n}" for n in range(6)]
+
+
+@pytest.fixture
+def fleet(postgres_url: str, tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(postgres_url, tmp_path) as fleet:
+        yield fleet
+
+
+def cabled(fleet: Fleet, server: PostgresServer, names: str) -> tuple[list[Machine], list[Proxy]]:
+    """Machines that share their timers, each behind a cable of its own."""
+    cables = [fleet.cable(server.port) for _ in names]
+    text = fleet.jobs(QUICK) + fleet.jobs(LONG, "long", **RARELY)
+    machines = fleet.begin(names, text, urls=[url for _, url in cables])
+    return machines, [proxy for proxy, _ in cables]
+
+
+def run_long(fleet: Fleet, machine: Machine) -> list[str]:
+    """Have a machine run the long jobs that it holds."""
+    held = fleet.held_by(machine, LONG)
+    assert held
+    for job in held:
+        assert machine.home.duly("trigger", job).returncode == 0
+        fleet.until_begun(job, on=[machine])
+    return held
+
+
+@pytest.mark.parametrize("how", ["swallow", "swallow_answers", "cut"])
+def test_partition(fleet: Fleet, postgres: PostgresServer, how: str) -> None:
+    """A daemon without the database ends its runs before others start them, and comes back for its share."""
+    (a, b), (cable, _) = cabled(fleet, postgres, "ab")
+    cut = run_long(fleet, a)
+    getattr(cable, how)()
+    a.until("ShardsLost .*the lease ran out")
+    for job in cut:
+        fleet.until_begun(job, on=[b])
+    fleet.until_shared(b)
+    lost = fleet.mark()
+    fleet.until_going_on(QUICK, on=[b])
+    assert fleet.begins(on=[a], after=lost) == []
+    a.until("BoardFault")
+    assert a.home.duly("status", "--check").returncode == 1
+    before = a.mark()
+    cable.heal()
+    a.until("MemberJoined", after=before)
+    for job in cut:
+        fleet.let_end(job)
+    fleet.until_shared(a, b)
+    fleet.until_going_on(fleet.held_by(a, QUICK), on=[a])
+    a.until("BoardRecovered", after=before)
+    assert [len(fleet.begins(job)) for job in cut] == [2] * len(cut)
+    assert [b.reasons(job) for job in cut] == [["catch-up"]] * len(cut)
+    fleet.account()
+
+
+def test_short_cut(fleet: Fleet, postgres: PostgresServer) -> None:
+    """Connections that are reset are made anew; nothing is cut off and nobody else notices."""
+    (a, b), (cable, _) = cabled(fleet, postgres, "ab")
+    long = run_long(fleet, a)
+    shares = fleet.shares()
+    for _ in range(3):
+        cable.cut()
+        cable.heal()
+        fleet.until_going_on(fleet.held_by(a, QUICK), on=[a], count=1)
+    assert fleet.shares() == shares
+    assert [len(fleet.begins(job)) for job in long] == [1] * len(long)
+    assert [line for machine in (a, b) for line in machine.said("ShardsLost")] == []
+    fleet.account()
+
+
+def test_stop_without_the_database(fleet: Fleet, postgres: PostgresServer) -> None:
+    """A daemon that is told to stop while the database is out of reach stops all the same."""
+    (a, b), (cable, _) = cabled(fleet, postgres, "ab")
+    cut = run_long(fleet, a)
+    cable.swallow()
+    cable.wait_until_held()
+    a.daemon.ended()
+    for job in cut:
+        fleet.until_begun(job, on=[b])
+        fleet.let_end(job)
+    fleet.until_going_on(QUICK, on=[b])
+    fleet.account()
+
+
+def test_reload_without_the_database(fleet: Fleet, postgres: PostgresServer) -> None:
+    """A file that cannot be brought to the others is refused in a sentence; later it takes effect."""
+    (a, b), (cable, _) = cabled(fleet, postgres, "ab")
+    new = fleet.jobs([*QUICK, "fresh"]) + fleet.jobs(LONG, "long", **RARELY)
+    a.home.write(fleet.configured(new, a.url))
+    cable.cut()
+    answer = a.home.duly("reload")
+    assert answer.returncode == 1
+    assert "cannot be reached" in one_sentence(answer)
+    assert PASSWORD not in answer.stderr
+    cable.heal()
+    fleet.until_going_on(QUICK)
+    b.reload(new)
+    fleet.until_going_on(QUICK, on=[b])
+    assert a.home.duly("reload").returncode == 0
+    fleet.until_shared(a, b)
+    fleet.until_going_on(QUICK)
+    fleet.account()
+
+
+def test_database_killed(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """The database is killed and comes back: whatever ran meanwhile ran once, and everything goes on."""
+    with Fleet(own_postgres.url(), tmp_path) as fleet:
+        a, b = fleet.begin("ab", fleet.jobs(QUICK) + fleet.jobs(LONG, "long", **RARELY))
+        cut = [job for machine in (a, b) for job in run_long(fleet, machine)]
+        own_postgres.kill()
+        for machine in (a, b):
+            machine.until("ShardsLost .*the lease ran out")
+        away = fleet.mark()
+        own_postgres.start()
+        for machine in (a, b):
+            machine.until("BoardRecovered")
+        for job in cut:
+            fleet.until_begun(job, after=away)
+            fleet.let_end(job)
+        fleet.until_shared(a, b)
+        fleet.until_going_on(QUICK)
+        assert [len(fleet.begins(job)) for job in cut] == [2] * len(cut)
+        fleet.account()
+
+
+def test_quick_restart_of_the_database(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """A database that is away for less than the lease costs nobody a run."""
+    with Fleet(own_postgres.url(), tmp_path, lease_sec=20) as fleet:
+        a, b = fleet.begin("ab", fleet.jobs(QUICK) + fleet.jobs(LONG, "long", **RARELY))
+        long = [job for machine in (a, b) for job in run_long(fleet, machine)]
+        own_postgres.kill()
+        own_postgres.start()
+        fleet.until_going_on(QUICK)
+        assert [len(fleet.begins(job)) for job in long] == [1] * len(long)
+        assert [line for machine in (a, b) for line in machine.said("ShardsLost")] == []
+        fleet.account()
+
+
+def test_promoted_standby(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """When a standby takes over that has seen everything, all goes on there, and nothing is doubled."""
+    standby = own_postgres.standby()
+    with Fleet(own_postgres.url(), tmp_path) as fleet:
+        cables = [fleet.cable(own_postgres.port) for _ in "ab"]
+        a, b = fleet.begin("ab", fleet.jobs(QUICK), urls=[url for _, url in cables])
+        fleet.until_going_on(QUICK)
+        standby.wait_for(own_postgres)
+        own_postgres.kill()
+        standby.promote()
+        for cable, _ in cables:
+            cable.retarget(standby.port)
+        fleet.until_going_on(QUICK, count=4)
+        assert {note.machine for note in fleet.begins(after=fleet.mark() - 40)} == {"a", "b"}
+        assert [machine.daemon.process.poll() for machine in (a, b)] == [None, None]
+        fleet.account()
+
+
+def test_pgbouncer(pgbouncer_url: str, postgres_url: str, tmp_path: Path) -> None:
+    """Daemons behind PgBouncer share their timers as others do, and take over from each other."""
+    with Fleet(postgres_url, tmp_path) as fleet:
+        a, b = fleet.begin("ab", fleet.jobs(QUICK), urls=[pgbouncer_url] * 2)
+        fleet.until_going_on(fleet.held_by(a, QUICK), on=[a])
+        a.kill()
+        fleet.until_shared(b)
+        fleet.until_going_on(QUICK, on=[b])
+        fleet.account()

@@ -1,0 +1,213 @@
+"""Daemons that share their timers and have different files, switches and start-ups."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.running import one_sentence, service
+from tests.fleet_world import RARELY, Fleet
+
+QUICK = [f"quick-{n}" for n in range(8)]
+LONG = [f"long-{n}" for n in range(4)]
+
+
+@pytest.fixture
+def fleet(postgres_url: str, tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(postgres_url, tmp_path) as fleet:
+        yield fleet
+
+
+def test_newer_list(fleet: Fleet) -> None:
+    """The newer file takes effect; who has the older starts nothing and says so, until it is reloaded."""
+    old = fleet.jobs(QUICK) + fleet.jobs(LONG, "long", **RARELY)
+    new = fleet.jobs(QUICK[:6]) + fleet.jobs(["fresh-0", "fresh-1"], on_calendar={"minute": 0})
+    new += fleet.jobs(LONG, "long", **RARELY)
+    (a,) = fleet.begin("a", old)
+    fleet.until_going_on(QUICK, on=[a])
+    for job in LONG[:2]:
+        assert a.home.duly("trigger", job).returncode == 0
+        fleet.until_begun(job)
+    b = fleet.machine("b", new).start()
+    a.until("EditionSuperseded .*newest=2")
+    seen = fleet.mark()
+    for job in LONG[:2]:
+        fleet.let_end(job)
+    fleet.until_shared(b)
+    fleet.until_going_on(QUICK[:6], on=[b], count=3)
+    assert fleet.begins(on=[a], after=seen) == []
+    assert fleet.begins(QUICK[7], after=seen) == []
+    assert [len(fleet.begins(job)) for job in LONG[:2]] == [1, 1]
+    assert b.home.duly("trigger", "fresh-0", "--wait").returncode == 0
+    a.reload(new)
+    fleet.until_shared(a, b)
+    held = fleet.held_by(a, QUICK[:6])
+    assert held
+    fleet.until_going_on(held, on=[a])
+    assert b.said("EditionSuperseded") == []
+    fleet.account()
+
+
+def test_rolling_reload(fleet: Fleet) -> None:
+    """A new file reloaded on one machine after the other takes effect with the first; nothing is doubled."""
+    old, new = fleet.jobs(QUICK), fleet.jobs([*QUICK, "fresh-0"])
+    machines = fleet.begin("abc", old)
+    fleet.until_going_on(QUICK)
+    for machine in machines:
+        machine.reload(new)
+        fleet.until_going_on(QUICK, count=1)
+    fleet.until_shared(*machines)
+    fleet.until_going_on(QUICK)
+    for machine in machines[:2]:
+        if fleet.held_by(machine, ["fresh-0"]):
+            assert machine.home.duly("trigger", "fresh-0", "--wait").returncode == 0
+    fleet.account()
+
+
+def test_list_of_the_dead(fleet: Fleet) -> None:
+    """When nobody with the newer file is left, the older one runs what that left as it was, and no more."""
+    old = fleet.jobs(QUICK)
+    new = fleet.jobs(QUICK[:4]) + fleet.jobs(QUICK[4:6], on_startup_sec=0.1, on_unit_active_sec=0.7)
+    (a,) = fleet.begin("a", old)
+    fleet.until_going_on(QUICK, on=[a])
+    b = fleet.machine("b", new).start()
+    fleet.until_shared(b)
+    fleet.until_going_on(QUICK[:6], on=[b])
+    b.daemon.ended()
+    after = fleet.mark()
+    fleet.until_shared(a)
+    fleet.until_going_on(QUICK[:4], on=[a], count=3)
+    for job in QUICK[4:]:
+        a.until(f"TimerSkipped timer={job} .*a newer list changed or removed it")
+        assert fleet.begins(job, after=after) == []
+    fleet.account()
+
+
+def test_services_are_each_machines_own(fleet: Fleet) -> None:
+    """A simple service runs on every machine; only timers are shared."""
+    web = service("web", 'echo "web $MACHINE $$ begin" >>"$NOTES"; exec sleep 1000')
+    a, b = fleet.begin("ab", web + fleet.jobs(QUICK))
+    for machine in (a, b):
+        fleet.until_begun("web", on=[machine])
+        (web_now,) = [each for each in machine.home.asked("services")["services"] if each["id"] == "web"]
+        assert web_now["state"] == "running"
+    a.daemon.ended()
+    fleet.until_going_on(QUICK, on=[b])
+    assert len(fleet.begins("web")) == 2
+
+
+def test_gate_of_one_machine(fleet: Fleet) -> None:
+    """Timers switched off on one machine go on elsewhere at once; switched on, it gets its share again."""
+    a, b = fleet.begin("ab", fleet.jobs(QUICK))
+    mine = fleet.held_by(a, QUICK)
+    assert mine
+    assert a.home.duly("timers", "--off").returncode == 0
+    fleet.until_shared(b)
+    off = fleet.mark()
+    fleet.until_going_on(QUICK, on=[b])
+    assert fleet.begins(on=[a], after=off) == []
+    assert a.home.asked("timers")["status"] == "disabled"
+    assert b.said("ShardsTaken .*from=lost") == []
+    assert a.home.duly("timers", "--on").returncode == 0
+    fleet.until_shared(a, b)
+    fleet.until_going_on(fleet.held_by(a, QUICK), on=[a])
+    fleet.account()
+
+
+def test_by_hand_elsewhere(fleet: Fleet) -> None:
+    """A timer that another machine holds is refused, and the sentence names that machine."""
+    a, b = fleet.begin("ab", fleet.jobs(LONG, **RARELY))
+    job = fleet.held_by(b, LONG)[0]
+    fleet.until(lambda: "held by" in a.home.duly("trigger", job).stderr, "a has heard that b took over")
+    for command in ("trigger", "enable", "disable"):
+        answer = a.home.duly(command, job)
+        assert answer.returncode == 1
+        assert answer.stdout == ""
+        said = one_sentence(answer)
+        assert said.startswith(f'Timer "{job}" is held by ')
+        assert f":{b.daemon.pid};" in said
+        assert a.home.asked(command, job, code=1)["error"]["message"] == said
+    assert a.home.duly("trigger", "nope").returncode == 3
+    assert b.home.duly("trigger", job, "--wait").returncode == 0
+    assert len(fleet.begins(job)) == 1
+
+
+def test_switches_survive_a_failover(fleet: Fleet) -> None:
+    """A timer that was switched off is off wherever it goes, until somebody switches it on there."""
+    a, b = fleet.begin("ab", fleet.jobs(QUICK))
+    job = fleet.held_by(a, QUICK)[0]
+    fleet.until_begun(job)
+    assert a.home.duly("disable", job).returncode == 0
+    a.kill()
+    fleet.until_shared(b)
+    off = fleet.mark()
+    others = [each for each in QUICK if each != job]
+    fleet.until_going_on(others, on=[b], count=3)
+    assert fleet.begins(job, after=off) == []
+    (shown,) = [each for each in b.home.asked("timers")["timers"] if each["id"] == job]
+    assert shown["enabled"] is False
+    a.start()
+    fleet.until_shared(a, b)
+    holder = a if fleet.held_by(a, [job]) else b
+    assert holder.home.duly("enable", job).returncode == 0
+    fleet.until_going_on([job], on=[holder])
+    fleet.account()
+
+
+def test_what_others_hold_is_shown(fleet: Fleet) -> None:
+    """`duly timers` shows every timer on every machine, those of others as they were a moment ago."""
+    a, b = fleet.begin("ab", fleet.jobs(LONG, **RARELY))
+    job = fleet.held_by(b, LONG)[0]
+    assert b.home.duly("trigger", job, "--wait").returncode == 0
+    (there,) = [each for each in b.home.asked("timers")["timers"] if each["id"] == job]
+    shown = a.home.asked("timers")["timers"]
+    assert [each["id"] for each in shown] == LONG
+
+    def is_shown() -> bool:
+        (here,) = [each for each in a.home.asked("timers")["timers"] if each["id"] == job]
+        return (here["last_run_at"], here["last_result"]) == (there["last_run_at"], "success")
+
+    fleet.until(is_shown, "a shows what b did")
+
+
+def test_minutely(fleet: Fleet) -> None:
+    """A minute that comes while three daemons share its timers is answered once for each timer."""
+    jobs = [f"minute-{n}" for n in range(10)]
+    machines = fleet.begin("abc", fleet.jobs(jobs, on_calendar={}))
+    fleet.until(lambda: {note.job for note in fleet.begins()} == set(jobs), "the minute comes", 90)
+    for job in jobs:
+        (fired,) = [line for machine in machines for line in machine.said(f"TimerFired timer={job} ")]
+        assert " reason=schedule " in fired
+        assert ":00+00:00 " in fired
+    assert len({note.machine for note in fleet.begins()}) == 3
+    fleet.account()
+
+
+def test_start_together(fleet: Fleet) -> None:
+    """Machines that start at the same moment on an empty database share it, and that is one start-up."""
+    text = fleet.jobs(LONG, on_startup_sec=2) + fleet.jobs(QUICK)
+    machines = [fleet.machine(name, text) for name in "abc"]
+    for machine in machines:
+        machine.start(is_awaited=False)
+    fleet.until_going_on(QUICK)
+    fleet.until_shared(*machines)
+    for job in LONG:
+        fleet.until_begun(job)
+    fleet.until_going_on(QUICK, count=4)
+    assert [len(fleet.begins(job)) for job in LONG] == [1] * len(LONG)
+    assert [line for machine in machines for line in machine.said("Fault|Traceback|error:")] == []
+    fleet.account()
+
+
+def test_start_up_of_the_fleet(fleet: Fleet) -> None:
+    """A start-up trigger comes once, for the first machine, wherever its timer has gone meanwhile."""
+    text = fleet.jobs(LONG, on_startup_sec=6) + fleet.jobs(["pace"])
+    (a,) = fleet.begin("a", text)
+    b = fleet.machine("b", text).start()
+    for job in LONG:
+        fleet.until_begun(job)
+    fleet.until_shared(a, b)
+    a.daemon.ended()
+    fleet.until_going_on(["pace"], on=[b], count=8)
+    assert [len(fleet.begins(job)) for job in LONG] == [1] * len(LONG)
+    fleet.account()

@@ -1,0 +1,282 @@
+"""Opening a board whose server is not there yet, not yet ready, or never comes."""
+
+import asyncio
+import socket
+import time
+from datetime import timedelta
+from itertools import islice
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from duly.errors import StoreError
+from duly.instant import SECOND_US
+from duly.store.postgres import PostgresBoard
+from duly.store.postgres.reasons import is_passing
+from duly.store.postgres.waiting import pauses_s
+from tests.postgres import LOGIN, PASSWORD, PgBouncer, PostgresMissingError, PostgresServer
+from tests.proxy import LOOPBACK, Proxy, free_port, through
+
+LONG = timedelta(minutes=2)
+
+
+class Told:
+    """What somebody hears who waits, and the signal of the first time."""
+
+    def __init__(self) -> None:
+        self.tries: list[tuple[str, float]] = []
+        self.first = asyncio.Event()
+
+    def __call__(self, reason: str, waited_s: float) -> None:
+        """Note a try."""
+        self.tries.append((reason, waited_s))
+        self.first.set()
+
+    async def once(self, opening: "asyncio.Task[str]") -> None:
+        """Return when the first try has failed and the next is waited for."""
+        first = asyncio.ensure_future(self.first.wait())
+        await asyncio.wait([first, opening], timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        first.cancel()
+        assert self.first.is_set()
+
+
+async def test_server_that_comes_late(own_postgres: PostgresServer) -> None:
+    """A board whose server is started while it is opened is open as soon as the server is ready."""
+    own_postgres.stop()
+    told = Told()
+    board = PostgresBoard(own_postgres.url(), wait=LONG, on_wait=told)
+    opening = asyncio.create_task(board.open("id"))
+    await told.once(opening)
+    await asyncio.to_thread(own_postgres.start)
+    assert await opening == "id"
+    await board.join(1, "host", ttl_us=SECOND_US)
+    await board.close()
+    for reason, _ in told.tries:
+        assert reason.startswith(("cannot be reached (", "is starting up"))
+        assert PASSWORD not in reason
+    waited = [waited_s for _, waited_s in told.tries]
+    assert waited == sorted(waited)
+    assert waited[0] < 30
+
+
+async def test_server_that_stays_away() -> None:
+    """When the time is up the last error is raised; every try before it was told, with what was waited."""
+    told, wait_s = Told(), 1.2
+    url = f"postgresql://{LOGIN}@{LOOPBACK}:{free_port()}/x"
+    began_s = time.monotonic()
+    with pytest.raises(StoreError, match="cannot be reached"):
+        await PostgresBoard(url, wait=timedelta(seconds=wait_s), on_wait=told).open("id")
+    assert time.monotonic() - began_s >= wait_s
+    assert len(told.tries) >= 2
+    assert all("refused" in reason and waited_s < wait_s for reason, waited_s in told.tries)
+
+
+async def test_nobody_waits_unasked() -> None:
+    """Unless told to wait a board tries once."""
+    told = Told()
+    url = f"postgresql://{LOGIN}@{LOOPBACK}:{free_port()}/x"
+    with pytest.raises(StoreError, match="cannot be reached"):
+        await PostgresBoard(url, on_wait=told).open("id")
+    assert told.tries == []
+
+
+async def test_time_to_wait_is_not_negative() -> None:
+    """A time below zero is a mistake."""
+    with pytest.raises(ValueError, match="zero or more"):
+        PostgresBoard("postgresql://host/x", wait=timedelta(seconds=-1))
+
+
+async def test_standby_that_is_promoted(own_postgres: PostgresServer) -> None:
+    """A standby is waited for, as it may become the primary; asked in either way."""
+    for option in ("", "?target_session_attrs=any"):
+        standby = own_postgres.standby()
+        told = Told()
+        board = PostgresBoard(standby.url() + option, wait=LONG, on_wait=told)
+        opening = asyncio.create_task(board.open("id"))
+        await told.once(opening)
+        await asyncio.to_thread(standby.promote)
+        assert await opening == "id"
+        await board.close()
+        assert "standby" in told.tries[0][0]
+
+
+async def test_server_behind_a_pooler_that_comes_late(own_postgres: PostgresServer) -> None:
+    """A pooler without its server is waited for like the server."""
+    if not (pooler := pooler_before(own_postgres)):
+        pytest.skip("no pgbouncer here")
+    own_postgres.stop()
+    told = Told()
+    board = PostgresBoard(pooler.url("postgres"), patience_s=1.0, wait=LONG, on_wait=told)
+    opening = asyncio.create_task(board.open("id"))
+    await told.once(opening)
+    await asyncio.to_thread(own_postgres.start)
+    assert await opening == "id"
+    await board.close()
+
+
+async def test_silent_server_is_waited_for(
+    postgres: PostgresServer, postgres_database: str, postgres_url: str
+) -> None:
+    """A server that answers nothing is waited for until it does."""
+    with Proxy(postgres.port) as proxy:
+        proxy.swallow()
+        told = Told()
+        board = PostgresBoard(through(postgres_url, proxy.port), patience_s=0.2, wait=LONG, on_wait=told)
+        opening = asyncio.create_task(board.open("id"))
+        await told.once(opening)
+        proxy.heal()
+        assert await opening == "id"
+        await board.close()
+
+
+# --- what does not pass ---
+
+
+async def refused_at_once(url: str, words: str) -> None:
+    """Opening a board at *url* fails with *words*, and nobody waited."""
+    told = Told()
+    with pytest.raises(StoreError, match=words):
+        await PostgresBoard(url, wait=LONG, on_wait=told).open("id")
+    assert told.tries == []
+
+
+async def test_mistakes_are_not_waited_for(
+    postgres: PostgresServer, postgres_database: str, postgres_url: str
+) -> None:
+    """A wrong password, role or database, a lacking right, wanted encryption: told at once."""
+    place = postgres_url.rpartition("@")[2]
+    role = f"late_at_{postgres_database}"
+    postgres.rows(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
+    await refused_at_once(f"postgresql://postgres:wrong@{place}", "refuses the password")
+    await refused_at_once(f"postgresql://nobody_there:x@{place}", "refuses the password")
+    await refused_at_once(f"{postgres_url}_or_not", "has no such database")
+    await refused_at_once(f"postgresql://{role}:x@{place}", "lacks a right")
+    await refused_at_once(f"{postgres_url}?sslmode=require", "does not support SSL")
+    await refused_at_once(f"{postgres_url}?sslmode=perhaps", "invalid sslmode value")
+
+
+async def test_foreign_tables_are_not_waited_for(
+    postgres: PostgresServer, postgres_database: str, postgres_url: str
+) -> None:
+    """Tables of a newer duly, or of another program, are told at once."""
+    board = PostgresBoard(postgres_url)
+    await board.open("id")
+    await board.close()
+    postgres.rows("UPDATE duly.meta SET duly_format = 99", database=postgres_database)
+    await refused_at_once(postgres_url, "written by a newer duly")
+    postgres.rows("ALTER TABLE duly.meta RENAME duly_format TO theirs", database=postgres_database)
+    await refused_at_once(postgres_url, "that is not ours")
+
+
+async def test_password_is_wrong_once_the_server_is_there(own_postgres: PostgresServer) -> None:
+    """Waiting ends with the first error that does not pass."""
+    own_postgres.stop()
+    told = Told()
+    url = own_postgres.url().replace(quote(PASSWORD, safe=""), "wrong")
+    opening = asyncio.create_task(PostgresBoard(url, wait=LONG, on_wait=told).open("id"))
+    await told.once(opening)
+    await asyncio.to_thread(own_postgres.start)
+    with pytest.raises(StoreError, match="refuses the password"):
+        await opening
+
+
+@pytest.mark.parametrize(
+    ("said", "passes"),
+    [
+        ("connection failed: Connection refused\n\tIs the server running on that host?", True),
+        ("failed to resolve host 'db': [Errno -3] Temporary failure in name resolution", True),
+        ("connection timeout expired", True),
+        ("server closed the connection unexpectedly", True),
+        ('connection on socket "/run/.s.PGSQL.5432" failed: No such file or directory', True),
+        ("FATAL:  the database system is starting up", True),
+        ("FATAL:  the database system is not yet accepting connections", True),
+        ("FATAL:  the database system is in recovery mode", True),
+        ("FATAL:  server login has been failing, try again later (server_login_retry)", True),
+        ("FATAL:  server login has been failing, cached error: password authentication failed", False),
+        ('FATAL:  password authentication failed for user "x"', False),
+        ("fe_sendauth: no password supplied", False),
+        ("FATAL:  Passwort-Authentifizierung für Benutzer »x« fehlgeschlagen", False),
+        ("FATAL:  sorry, too many clients already", False),
+        ("SSL error: certificate verify failed", False),
+        ("server does not support SSL, but SSL was required", False),
+    ],
+)
+def test_what_passes_while_connecting(said: str, passes: bool) -> None:
+    """What is said while connecting is told apart by its words; a server that answers is there."""
+    assert is_passing(psycopg.OperationalError(said)) is passes
+
+
+@pytest.mark.parametrize(
+    ("state", "passes"),
+    [("57P01", True), ("57P03", True), ("08006", True), ("25006", True), ("42501", False), ("53100", False)],
+)
+def test_what_passes_by_its_state(state: str, passes: bool) -> None:
+    """What a server says with a code is told apart by the code."""
+    assert is_passing(psycopg.errors.lookup(state)("no way")) is passes
+
+
+def test_pauses_grow() -> None:
+    """The pauses double from half a second to five."""
+    assert list(islice(pauses_s(), 6)) == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+
+
+# --- cancelled ---
+
+
+async def cancelled(board: PostgresBoard, opening: "asyncio.Task[str]") -> None:
+    """Cancel *opening*; it ends before anything else could, and the board is not open."""
+    opening.cancel()
+    async with asyncio.timeout(10):
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        with pytest.raises(StoreError, match="is not open"):
+            await board.view()
+
+
+async def test_pause_is_cancelled_at_once(postgres_url: str) -> None:
+    """An opening that is cancelled between two tries ends at once."""
+    told = Told()
+    board = PostgresBoard(through(postgres_url, free_port()), wait=LONG, on_wait=told)
+    opening = asyncio.create_task(board.open("id"))
+    await told.once(opening)
+    await cancelled(board, opening)
+    tries = len(told.tries)
+    await board.close()
+    assert len(told.tries) == tries
+
+
+async def test_try_is_cancelled_at_once() -> None:
+    """An opening that is cancelled while it waits for an answer that never comes ends at once."""
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        url = f"postgresql://x@{LOOPBACK}:{listener.getsockname()[1]}/x"
+        board = PostgresBoard(url, patience_s=30.0, wait=LONG)
+        opening = asyncio.create_task(board.open("id"))
+        connection, _ = await asyncio.to_thread(listener.accept)
+        with connection:
+            await cancelled(board, opening)
+            await board.close()
+
+
+async def test_listener_that_fails_ends_the_wait(postgres: PostgresServer, postgres_url: str) -> None:
+    """What the listener raises comes out of the opening, which can be tried again."""
+
+    def object_to(_reason: str, _waited_s: float) -> None:
+        raise ZeroDivisionError
+
+    with Proxy(postgres.port) as proxy:
+        proxy.cut()
+        board = PostgresBoard(through(postgres_url, proxy.port), wait=LONG, on_wait=object_to)
+        with pytest.raises(ZeroDivisionError):
+            await board.open("id")
+        proxy.heal()
+        assert await board.open("id") == "id"
+        await board.close()
+
+
+def pooler_before(server: PostgresServer) -> PgBouncer | None:
+    """PgBouncer before *server*, if there is one here."""
+    try:
+        return PgBouncer(server)
+    except PostgresMissingError:
+        return None

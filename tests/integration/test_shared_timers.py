@@ -1,0 +1,312 @@
+"""Timers that machines share, in virtual time: trust, failover, start-up, and clocks that are off."""
+
+from datetime import timedelta
+
+import pytest
+
+from duly.instant import duration_us, instant_of
+from tests.shared_world import EACH, JOBS, LONG, SHARDS, TRUSTED_US, SharedWorld, each
+from tests.timer_world import HOUR, MINUTE, SECOND, daily, timer
+
+
+def test_one_machine_has_all() -> None:
+    """A machine that is alone fires every timer, as it would with a file."""
+    with SharedWorld() as world:
+        a = world.member("a", *EACH)
+        world.until("12:02:30")
+        assert a.held == list(range(SHARDS))
+        for job in JOBS:
+            assert a.runs(job) == [("12:01:00", "schedule"), ("12:02:00", "schedule")]
+        assert world.row("t0")["last_result"] == "success"
+
+
+def test_two_share() -> None:
+    """Of two machines each fires what it holds; every minute of every timer is answered once."""
+    with SharedWorld() as world:
+        a, b = world.member("a", *EACH), world.member("b", *EACH)
+        world.until("12:03:30")
+        assert sorted(a.held + b.held) == list(range(SHARDS))
+        assert len(a.held) == len(b.held) == SHARDS // 2
+        for job in JOBS:
+            assert sorted(a.runs(job) + b.runs(job)) == [(f"12:0{n}:00", "schedule") for n in (1, 2, 3)]
+
+
+# --- trust ---
+
+
+def test_trust_ends() -> None:
+    """When the lease can be trusted no more runs end at that very moment, and nothing of them is written."""
+    with SharedWorld() as world:
+        a = world.member("a", *EACH)
+        a.targets.lasts[JOBS[0]] = LONG
+        world.until("12:01:01")
+        assert list(a.targets.live) == [JOBS[0]]
+        last_us = max(seat.beaten_us for seat in world.table.members.values())
+        a.cable.is_cut = True
+        before = world.rows()
+        until_us = a.trusts[-1]
+        assert until_us - (last_us - world.now_us() + world.steady.now_us) == TRUSTED_US
+        world.loop.run_until(until_us - 1)
+        assert list(a.targets.live) == [JOBS[0]]
+        world.loop.run_until(until_us)
+        assert list(a.targets.live) == []
+        assert a.told("ShardsLost") == [
+            {"shards": [[n, 1] for n in range(SHARDS)], "reason": "the lease ran out"}
+        ]
+        world.until("12:05:30")
+        assert a.runs(JOBS[1]) == [("12:01:00", "schedule")]
+        assert world.rows() == before
+        assert world.row("t0")["running_run"] is not None
+
+
+def test_trust_comes_back() -> None:
+    """A machine that lost its lease joins anew, finds its own run interrupted, and makes it up once."""
+    with SharedWorld() as world:
+        a = world.member("a", *each(on_calendar=daily(13)))
+        a.targets.lasts[JOBS[0]] = LONG
+        world.until("13:00:10")
+        a.cable.is_cut = True
+        world.until("13:00:40")
+        a.targets.lasts[JOBS[0]] = SECOND
+        a.cable.is_cut = False
+        world.until("13:02:00")
+        assert [reason for _, reason in a.runs(JOBS[0])] == ["schedule", "catch-up"]
+        assert [reason for _, reason in a.runs(JOBS[1])] == ["schedule"]
+        assert world.row("t0")["last_result"] == "success"
+        assert len(a.told("MemberJoined")) == 2
+
+
+def test_waking_up_beyond_the_lease() -> None:
+    """A machine that stood still for longer than its lease starts nothing before it has joined anew."""
+    with SharedWorld("12:00:50") as world:
+        a = world.member("a", *EACH)
+        a.targets.lasts[JOBS[0]] = LONG
+        world.until("12:01:58")
+        mark = len(a.events)
+        world.freeze(20 * SECOND)
+        world.until("12:02:40")
+        names = [event.name for event in a.events[mark:]]
+        joined = names.index("MemberJoined")
+        assert "ShardsLost" in names[:joined]
+        assert "TimerFired" not in names[:joined]
+        assert len(a.runs(JOBS[1])) == 2
+
+
+def test_what_the_board_has_forgotten() -> None:
+    """A machine that finds its shards with somebody else, lease or not, ends what it runs and joins anew."""
+    with SharedWorld() as world:
+        a = world.member("a", *each(on_calendar=daily(13)))
+        a.targets.lasts[JOBS[0]] = LONG
+        world.until("13:00:10")
+        assert list(a.targets.live) == [JOBS[0]]
+        world.table.shards[0].holder = None
+        world.table.shards[0].term += 5
+        world.after(2 * SECOND)
+        assert a.targets.cuts == 1
+        assert a.told("ShardsLost")[0]["reason"] == "they are held by another member"
+        world.after(MINUTE)
+        assert [reason for _, reason in a.runs(JOBS[0])] == ["schedule", "catch-up"]
+
+
+def test_short_cut_costs_nothing() -> None:
+    """An end that could not be written at once is written when the board is back within the lease."""
+    with SharedWorld() as world:
+        a = world.member("a", *EACH)
+        a.targets.lasts[JOBS[0]] = 2 * SECOND
+        world.until("12:01:01")
+        a.cable.is_cut = True
+        world.until("12:01:03")
+        a.cable.is_cut = False
+        world.until("12:01:59")
+        assert world.row("t0")["last_result"] == "success"
+        assert a.told("ShardsLost") == []
+        assert a.runs(JOBS[0]) == [("12:01:00", "schedule")]
+
+
+def test_an_error_that_nobody_expects() -> None:
+    """A machine in which something goes wrong that should not goes on, or lets others: no shard is lost."""
+    with SharedWorld() as world:
+        a = world.member("a", *EACH)
+        world.until("12:01:10")
+        a.cable.error = RuntimeError("never seen before")
+        b = world.member("b", *EACH)
+        world.until("12:03:30")
+        assert len(a.held) == len(b.held) == SHARDS // 2
+        for job in JOBS:
+            assert len(a.runs(job) + b.runs(job)) == 3
+
+
+def test_failover() -> None:
+    """What a dead machine ran is made up elsewhere once, if it is persistent; else it is noted as missed."""
+    with SharedWorld() as world:
+        lax = [
+            timer(f"t{n}", job, on_calendar=daily(13), persistent=n in {0, 2}) for n, job in enumerate(JOBS)
+        ]
+        a = world.member("a", *lax)
+        for job in JOBS:
+            a.targets.lasts[job] = LONG
+        world.until("13:00:10")
+        b = world.member("b", *lax)
+        b.targets.outcomes = dict.fromkeys(range(100), "success")  # of runs of its own
+        assert b.held == []
+        a.die()
+        world.until("13:01:00")
+        assert b.held == list(range(SHARDS))
+        assert [reason for _, reason in b.runs(JOBS[0]) + b.runs(JOBS[2])] == ["catch-up", "catch-up"]
+        assert b.runs(JOBS[1]) + b.runs(JOBS[3]) == []
+        assert sorted(b.misses) == [("t1", "shutdown"), ("t3", "shutdown")]
+        world.until("14:00:00")
+        assert len(b.runs()) == 2
+
+
+def test_interval_goes_on_elsewhere() -> None:
+    """An interval counts from the end of the last run, on whichever machine that was."""
+    with SharedWorld() as world:
+        pace = each(on_calendar=daily(13), on_unit_active_sec=600)
+        a = world.member("a", *pace)
+        world.until("13:00:30")
+        b = world.member("b", *pace)
+        world.until("13:01:00")
+        a.die()
+        world.until("13:09:59")
+        assert b.runs() == []
+        world.until("13:10:01")
+        assert {when for when, _ in b.runs()} == {"13:10:00"}
+        assert len(b.runs()) == SHARDS
+
+
+def test_close_while_the_lease_runs_out() -> None:
+    """A machine whose lease runs out while it stops, with a run that takes its time, stops all the same."""
+    with SharedWorld() as world:
+        a = world.member("a", *EACH)
+        for job in JOBS:
+            a.targets.lasts[job] = LONG
+        world.until("12:01:01")
+        a.cable.is_cut = True
+        a.targets.is_stopping = True
+        world.do(a.timers.close(), within=MINUTE)
+        assert a.targets.live == {}
+        assert a.told("StoreFault", "BoardFault")
+
+
+def test_close_while_a_write_hangs() -> None:
+    """A machine whose lease runs out while it writes what it is about to give away stops all the same."""
+    with SharedWorld() as world:
+        a = world.member("a", *EACH)
+        a.targets.lasts[JOBS[0]] = 2 * SECOND
+        world.until("12:01:01")
+        a.cable.is_cut = True
+        world.after(3 * SECOND / 2)
+        a.cable.latency_s = 20
+        a.targets.is_stopping = True
+        world.do(a.timers.close(), within=2 * MINUTE)
+        assert a.told("ShardsLost")
+
+
+# --- start-up ---
+
+
+def test_start_up_comes_once() -> None:
+    """A start-up trigger comes for the first machine of a cluster, and not for those that join it."""
+    with SharedWorld() as world:
+        definitions = each(on_startup_sec=10)
+        a = world.member("a", *definitions)
+        world.after(MINUTE)
+        b = world.member("b", *definitions)
+        world.after(MINUTE)
+        assert [reason for _, reason in a.runs()] == ["startup"] * SHARDS
+        a.die()
+        world.after(MINUTE)
+        assert b.held == list(range(SHARDS))
+        assert b.runs() == []
+
+
+def test_start_up_comes_again_for_a_new_cluster() -> None:
+    """When all machines are gone the first to come back is a start-up again."""
+    with SharedWorld() as world:
+        definitions = each(on_startup_sec=10)
+        world.do(world.member("a", *definitions).timers.stop())
+        world.after(MINUTE)
+        b = world.member("b", *definitions)
+        world.after(MINUTE)
+        assert [reason for _, reason in b.runs()] == ["startup"] * SHARDS
+
+
+def test_start_up_is_not_lost_in_a_move() -> None:
+    """A start-up trigger that has yet to come comes once, though another machine joins meanwhile."""
+    with SharedWorld() as world:
+        definitions = each(on_startup_sec=60)
+        a = world.member("a", *definitions)
+        world.after(10 * SECOND)
+        b = world.member("b", *definitions)
+        world.after(2 * MINUTE)
+        assert [len(a.runs(job) + b.runs(job)) for job in JOBS] == [1] * SHARDS
+        assert len(a.held) == len(b.held) == SHARDS // 2
+
+
+def test_start_up_of_machines_that_start_together() -> None:
+    """Machines that start in the same moment are a start-up too: each trigger comes once."""
+    with SharedWorld() as world:
+        definitions = each(on_startup_sec=10)
+        members = [world.machine(name) for name in "abc"]
+        for member in members:
+            member.cable.latency_s = 0.01
+        starting = [world.loop.create_task(member.start(*definitions)) for member in members]
+        world.after(MINUTE)
+        assert [task.result() for task in starting] == [None] * 3
+        assert [sum(len(member.runs(job)) for member in members) for job in JOBS] == [1] * SHARDS
+
+
+# --- clocks ---
+
+
+@pytest.mark.parametrize("off", [HOUR, -HOUR], ids=["ahead", "behind"])
+def test_a_host_clock_that_is_off(off: timedelta) -> None:
+    """The time of the board counts: a host whose clock is an hour off fires when the others would."""
+    with SharedWorld() as world:
+        definitions = each(on_calendar=daily(13), on_unit_active_sec=600)
+        a, b = world.member("a", *definitions, off=off), world.member("b", *definitions)
+        world.until("13:00:05")
+        assert len(a.held) == len(b.held) == SHARDS // 2
+        shown = (world.start + off).strftime("%H")
+        assert {when[:2] for when, _ in a.runs()} == {f"{int(shown) + 1:02}"}
+        assert {when for when, _ in b.runs()} == {"13:00:00"}
+        assert len(a.runs()) == len(b.runs()) == SHARDS // 2
+        world.until("13:10:05")
+        assert len(a.runs()) == len(b.runs()) == SHARDS
+        a.die()
+        world.until("13:20:10")
+        assert [len(b.runs(job)) for job in JOBS[:2]] == [1, 1]
+        assert all(when in {"13:20:00", "13:10:00", "13:00:00"} for when, _ in b.runs())
+
+
+@pytest.mark.parametrize("off", [HOUR, -HOUR], ids=["ahead", "behind"])
+def test_runs_by_hand_on_a_host_that_is_off(off: timedelta) -> None:
+    """An interval counts from the end of a run by hand, also one before the timers began."""
+    with SharedWorld() as world:
+        a = world.machine("a", off=off)
+        a.targets.last_ends[JOBS[0]] = instant_of(a.host.now())
+        world.after(5 * MINUTE)
+        world.do(a.start(*each(on_unit_active_sec=600)))
+        world.do(a.targets.by_hand(JOBS[1]))
+        world.until("12:10:29")
+        assert a.runs(JOBS[0]) == []
+        world.until("12:10:31")
+        assert [reason for _, reason in a.runs(JOBS[0])] == ["interval"]
+        world.until("12:15:29")
+        assert [reason for _, reason in a.runs(JOBS[1])] == ["manual"]
+        world.until("12:15:31")
+        assert [reason for _, reason in a.runs(JOBS[1])] == ["manual", "interval"]
+
+
+def test_a_host_clock_that_is_set() -> None:
+    """Setting a host's clock changes nothing: no minute is skipped or answered twice."""
+    with SharedWorld() as world:
+        a = world.member("a", *EACH)
+        world.until("12:01:30")
+        a.host.step(duration_us(HOUR))
+        world.until("12:03:30")
+        a.host.step(-duration_us(2 * HOUR))
+        world.until("12:05:30")
+        assert [len(a.runs(job)) for job in JOBS] == [5] * SHARDS
+        assert {when[3:] for when, _ in a.runs()} == {f"0{n}:00" for n in range(1, 6)}

@@ -1,0 +1,250 @@
+"""Machines that share their timers on a board in memory, in virtual time: what processes cannot show exactly.
+
+All of them live on one simulated loop. Each has its own host clock, its own services (`FakeTargets`) and its
+own cable to the board, which can be pulled.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any, Self, TypeVar, cast
+
+from duly.cluster.clock import BoardClock
+from duly.config.schema import Timer
+from duly.errors import StoreError
+from duly.events import Announcer, Event
+from duly.instant import SECOND_US, Instant, duration_us, instant_of
+from duly.store.board import Decide, Hold, Published, SupersededError, Taken, TimerRow, View, shard_of
+from duly.testing import VirtualClock
+from duly.testing.memory_board import MemoryBoard, Table
+from duly.testing.simulation.clock import SimClock
+from duly.testing.simulation.loop import SimLoop
+from duly.testing.simulation.steady import CrashPoints, Steady
+from duly.timers.record import COLUMNS, name_in
+from duly.timers.shared import SharedTimers
+from tests.timer_world import INTERRUPTED, MINUTELY, FakeTargets, timer
+from tests.world import at
+
+T = TypeVar("T")
+
+TTL_US = 6 * SECOND_US
+TRUSTED_US = TTL_US - TTL_US // 6
+"""How long after a beat a member trusts its lease."""
+SHARDS = 4
+JOBS = [next(f"job{n}" for n in count() if shard_of(f"job{n}", SHARDS) == shard) for shard in range(SHARDS)]
+"""A job for each shard, in order."""
+EACH = [timer(f"t{n}", job, on_calendar=MINUTELY) for n, job in enumerate(JOBS)]
+"""A timer for each of them."""
+LONG = timedelta(hours=3)
+
+
+def each(**options: Any) -> list[Timer]:
+    """A timer for each job, with other triggers."""
+    return [timer(f"t{n}", job, **options) for n, job in enumerate(JOBS)]
+
+
+class CuttableFakes(FakeTargets):
+    """Services whose runs can be cut off."""
+
+    def __init__(self, clock: SimClock) -> None:
+        super().__init__(cast("VirtualClock", clock))
+        self.states = dict.fromkeys([*JOBS, "other"], "idle")
+        self.cuts = 0
+
+    def cut_off(self) -> None:
+        """End everything that runs."""
+        self.cuts += 1
+        for service in list(self.live):
+            self.end(service, INTERRUPTED)
+
+
+class Cable(MemoryBoard):
+    """A machine's way to the board, which can be cut, and may take its time."""
+
+    is_cut = False
+    latency_s = 0.0
+    error: Exception | None = None
+    """What the next giving of shards raises."""
+
+    def __init__(self, now_us: Callable[[], Instant], *, ttl_us: int, table: Table) -> None:
+        super().__init__(now_us, ttl_us=ttl_us, table=table)
+        self.refused: list[bool] = []
+        """Of each write that a newer list refused, whether it would have begun a run."""
+
+    async def join(self, member: int, name: str, /, *, ttl_us: int) -> None:
+        """Join, after a while."""
+        await self._pass()
+        await super().join(member, name, ttl_us=ttl_us)
+
+    async def beat(self, member: int, /, *, ttl_us: int, lag_ms: int = 0, is_leaving: bool = False) -> View:
+        """Beat, after a while."""
+        await self._pass()
+        return await super().beat(member, ttl_us=ttl_us, lag_ms=lag_ms, is_leaving=is_leaving)
+
+    async def publish(
+        self, member: int, fingerprint: str, decide: Decide, /, *, displaces: bool = True
+    ) -> Published:
+        """Publish, after a while."""
+        await self._pass()
+        return await super().publish(member, fingerprint, decide, displaces=displaces)
+
+    async def take(self, member: int, shards: Sequence[int], /) -> Taken:
+        """Take, after a while."""
+        await self._pass()
+        return await super().take(member, shards)
+
+    async def write_timers(
+        self,
+        member: int,
+        hold: Hold,
+        number: int,
+        /,
+        *,
+        put: Sequence[TimerRow],
+        removed: Sequence[int],
+        edition: int | None = None,
+    ) -> None:
+        """Write, after a while, and note what is refused."""
+        await self._pass()
+        try:
+            await super().write_timers(member, hold, number, put=put, removed=removed, edition=edition)
+        except SupersededError:
+            self.refused.append(any(row.run_by is not None for row in put))
+            raise
+
+    async def give(self, member: int, holds: Sequence[Hold], /) -> None:
+        """Give, or fail in a way that nobody expects."""
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        await super().give(member, holds)
+
+    async def _pass(self) -> None:
+        if self.latency_s:
+            await asyncio.sleep(self.latency_s)  # noqa: TID251 (in virtual time)
+
+    def _opened(self) -> Table:
+        if self.is_cut:
+            raise StoreError(store=self.name, reason="is out of reach")
+        return super()._opened()
+
+
+class Member:
+    """One machine."""
+
+    def __init__(self, world: "SharedWorld", name: str, *, off: timedelta) -> None:
+        self.name = name
+        self.world = world
+        self.host = SimClock(world.steady, world.now_us() + duration_us(off))
+        self.cable = Cable(world.now_us, ttl_us=TTL_US, table=world.table)
+        self.targets = CuttableFakes(self.host)
+        self.events: list[Event] = []
+        self.misses: list[tuple[str, str]] = []
+        self.trusts: list[int] = []
+        clock = BoardClock(lambda: world.steady.now_us, wall=self.host.now)
+        self.timers = SharedTimers(
+            self.cable,
+            self.targets,
+            clock,
+            Announcer([self.events.append], clock.now),
+            host_clock=self.host,
+            zone=UTC,
+            name=name,
+            shards=SHARDS,
+            note_miss=lambda timer, _at_us, reason: self.misses.append((timer, reason)),
+            on_trust=self.trusts.append,
+        )
+        self.timers.tenancy.draw = world.numbers.__next__
+        self.targets.hooks = [self.timers.service_ended]
+
+    def start(self, *definitions: Timer, is_start_up: bool = True) -> "Coroutine[Any, Any, None]":
+        """Put it to work."""
+        started_up_us = instant_of(self.host.now())
+        return self.timers.start(definitions, started_up_us=started_up_us, is_start_up=is_start_up)
+
+    def die(self) -> None:
+        """Be gone without a word, with everything that runs, as after kill -9."""
+        self.cable.is_cut = True
+        self.targets.hooks = []
+        self.targets.cut_off()
+
+    @property
+    def held(self) -> list[int]:
+        """The shards that the board has as its own."""
+        numbers = {number for number, seat in self.world.table.members.items() if seat.name == self.name}
+        return [at for at, shard in enumerate(self.world.table.shards) if shard.holder in numbers]
+
+    def runs(self, service: str = "") -> list[tuple[str, str]]:
+        """When, by its host, and why services were started."""
+        return [
+            (began.when[3:], began.reason)
+            for began in self.targets.began
+            if not service or began.service == service
+        ]
+
+    def told(self, *names: str) -> list[dict[str, Any]]:
+        """The facts of the events with these names."""
+        return [event.fields for event in self.events if event.name in names]
+
+
+class SharedWorld:
+    """Machines, a board, and time."""
+
+    def __init__(self, start: str = "12:00:30") -> None:
+        self.start: datetime = at(start)
+        self.steady = Steady()
+        self.loop = SimLoop(self.steady, CrashPoints(), lambda: None)
+        self.table = Table()
+        self.numbers = count(1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        complaints = list(self.loop.complaints)
+        self.loop.bury()
+        if kind is None:
+            assert complaints == []
+
+    def now_us(self) -> Instant:
+        """The time of the board."""
+        return instant_of(self.start) + self.steady.now_us
+
+    def machine(self, name: str, *, off: timedelta = timedelta(0)) -> Member:
+        """A machine that does not run yet, with a clock that may be off."""
+        return Member(self, name, off=off)
+
+    def member(self, name: str, *definitions: Timer, off: timedelta = timedelta(0)) -> Member:
+        """A machine that was just started, with these timers."""
+        member = self.machine(name, off=off)
+        self.do(member.start(*definitions))
+        return member
+
+    def do(self, call: Coroutine[Any, Any, T], *, within: timedelta = timedelta(0)) -> T:
+        """Do something to its end, which comes at once or *within* some time."""
+        task = self.loop.create_task(call)
+        self.after(within)
+        assert task.done(), f"it does not end: {task}"
+        return task.result()
+
+    def freeze(self, duration: timedelta) -> None:
+        """Let time pass in which no machine does anything, as if all were stopped."""
+        self.steady.now_us += duration_us(duration)
+
+    def after(self, duration: timedelta) -> None:
+        """Let time pass."""
+        assert self.loop.run_until(self.steady.now_us + duration_us(duration))
+
+    def until(self, moment: str) -> None:
+        """Let time pass until the board shows *moment*."""
+        assert self.loop.run_until(instant_of(at(moment)) - instant_of(self.start))
+
+    def row(self, name: str) -> dict[str, Any]:
+        """What the board has of a timer."""
+        (record,) = [row.record for row in self.rows() if name_in(row.record) == name]
+        return dict(zip(COLUMNS, record, strict=True))
+
+    def rows(self) -> Sequence[TimerRow]:
+        """What the board has of all timers."""
+        return [row for _, row in sorted(self.table.timers.items())]
