@@ -200,6 +200,7 @@ class Proxy:
         link = self._loop.create_task(self._serve(client))
         self._links.add(link)
         link.add_done_callback(self._links.discard)
+        link.add_done_callback(lambda _: client.close())  # also if it was cut before it had begun
 
     async def _serve(self, client: socket.socket) -> None:
         server = socket.socket()

@@ -217,7 +217,7 @@ def lies_in_after_a_restart(patch: pytest.MonkeyPatch) -> None:
         slot_us = calendar.slot_after(after.calendars, answered_us)
         return _replace(after, answered_us=answered_us, slot_us=slot_us)
 
-    patch.setattr("duly.timers.face.found", found)
+    patch.setattr("duly.timers.recall.found", found)
 
 
 def fires_a_minute_late(patch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterable, Sequence
 
+import msgspec
 import pytest
 
 from duly.cluster.balance import LAGGING_MS, planned, quotas_of
@@ -67,6 +68,20 @@ def test_a_dead_member_is_left_alone_at_first() -> None:
     seats, holders = [seat(1), seat(2, is_alive=False)], [2] * 4
     assert planned(view(seats, holders), 1, [], may_take_over=False).take == ()
     assert planned(view(seats, holders), 1, [], may_take_over=True).take == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("mine", [0, 3])
+def test_what_its_taker_does_not_take(mine: int) -> None:
+    """What is still a dead member's after a while is taken by any who may, also beyond its share."""
+    seats, holders = [seat(1), seat(2), seat(3, is_alive=False)], [1] * mine + [3] * (6 - mine)
+    dead_us = 9_000_000
+    soon, late = (msgspec.structs.replace(view(seats, holders), now_us=us) for us in (dead_us - 1, dead_us))
+    plans = [
+        planned(seen, 1, range(mine), may_take_over=may, overdue_us=dead_us)
+        for seen, may in ((soon, True), (late, False), (late, True))
+    ]
+    assert [len(plan.take) for plan in plans] == [3 - mine, 0, 6 - mine]
+    assert not any(plan.give for plan in plans)
 
 
 def test_our_own_are_taken_at_once() -> None:

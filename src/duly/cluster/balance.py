@@ -4,7 +4,8 @@ Every member decides for itself and only for itself; the board settles who was f
 the same quotas, so they come to rest: each member that has the newest list gets an equal share, and one that
 starts things late keeps what it has at most. Members with an older list get nothing while there is another
 with the newest. What nobody holds is taken at once, and so is what a dead member held, unless the taker has
-itself been without the board a moment ago: then the others are given time to come back first.
+itself been without the board a moment ago: then the others are given time to come back first. What is still
+a dead member's after a while is anybody's, whoever should have it: its rightful taker may be one of those.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,10 +24,13 @@ class Plan(NamedTuple):
     give: tuple[int, ...] = ()
 
 
-def planned(view: View, member: int, held: Iterable[int], *, may_take_over: bool) -> Plan:
+def planned(
+    view: View, member: int, held: Iterable[int], *, may_take_over: bool, overdue_us: int = 2**62
+) -> Plan:
     """What *member*, which holds the shards *held*, should do by this *view*.
 
     *may_take_over*: whether it has been in touch with the board for so long that a dead member is dead.
+    *overdue_us*: after so much silence of its holder anybody takes a shard.
     """
     mine = sorted(held)
     quotas = quotas_of(view)
@@ -40,7 +44,8 @@ def planned(view: View, member: int, held: Iterable[int], *, may_take_over: bool
         and place.shard not in mine
         and (place.holder in {None, member} or may_take_over)
     ]
-    if len(mine) > quota:
+    overdue = _overdue(view, free, overdue_us) if member in quotas else set()
+    if len(mine) > quota and not overdue:
         # Only when somebody else should have more: otherwise they would be nobody's.
         wanting = sum(_lack(view, quotas, other) for other in quotas if other != member)
         surplus = min(len(mine) - quota, max(wanting - len(free), 0))
@@ -49,7 +54,14 @@ def planned(view: View, member: int, held: Iterable[int], *, may_take_over: bool
     ranks = sorted(quotas)
     begin = ranks.index(member) * len(free) // len(ranks) if member in quotas else 0
     turned = free[begin:] + free[:begin]
-    return Plan(take=tuple(sorted(turned[: quota - len(mine)])))
+    return Plan(take=tuple(sorted(overdue.union(turned[: max(quota - len(mine), 0)]))))
+
+
+def _overdue(view: View, free: Iterable[int], overdue_us: int) -> set[int]:
+    """Those of *free* whose holder is dead and has been silent for too long."""
+    beaten_us = {seat.member: seat.beaten_us for seat in view.seats}
+    silent = {member for member, us in beaten_us.items() if view.now_us - us >= overdue_us}
+    return {shard for shard in free if view.places[shard].holder in silent}
 
 
 def quotas_of(view: View) -> dict[int, int]:

@@ -394,7 +394,13 @@ class Tenancy:
             await self._give_strays(view)
             await self.give_all()
             return
-        plan = planned(view, self._mine.member, self._mine.terms, may_take_over=self._may_take_over())
+        plan = planned(
+            view,
+            self._mine.member,
+            self._mine.terms,
+            may_take_over=self._may_take_over(),
+            overdue_us=self._lease.ttl_us * 3 // 2,
+        )
         await self._give_strays(view, wanted=plan.take)
         if plan.give:
             given = await self._tenant.part(plan.give)

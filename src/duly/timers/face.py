@@ -70,6 +70,7 @@ class Timers:
         zone: tzinfo,
         note_miss: NoteMiss = lambda *_: None,
         may_call: Callable[[], bool] = lambda: True,
+        is_shared: bool = False,
     ) -> None:
         self._shelf = shelf
         self._targets = targets
@@ -82,6 +83,8 @@ class Timers:
         self._poller: Poller[TimerState] = Poller(self._book, shelf, clock, announcer, self._rules)
         self._poller.may_call = may_call
         self._is_paused = False
+        self._is_shared = is_shared
+        """Other machines run the targets too, and tell nobody here when they end: only the timers know."""
         self._calendars = CalendarShelf(zone)
         self._started_up_us: Instant | None = None
         self._next_id = 1
@@ -384,8 +387,12 @@ class Timers:
             started_up_us=self._started_up_us,
             is_start_up=is_start_up,
             next_id=self._next_id,
-            last_end_us=self._targets.last_end_us,
+            last_end_us=self._last_end_us,
         )
+
+    def _last_end_us(self, timer: TimerState) -> Instant | None:
+        heard_us = self._targets.last_end_us(timer.target)
+        return last_known_end_us(timer, heard_us) if self._is_shared else heard_us
 
     async def _take_over(self, outcome: Reconciliation, gone: Collection[str] = ()) -> None:
         """Write *outcome*, and make it the contents of the book; the rows of *gone* are forgotten."""
@@ -425,11 +432,10 @@ class Timers:
     def _anchor_anew(self) -> None:
         """Hear of runs that ended while the timers were being written, before anybody told us of ends."""
         now_us = self._poller.now_us()
-        for target, names in self._by_target.items():
+        for names in self._by_target.values():
             for name in names:
                 entry = self._book.entries[name]
-                last_end_us = last_known_end_us(entry.task, self._targets.last_end_us(target))
-                entry.task = anchored(entry.task, last_end_us, now_us)
+                entry.task = anchored(entry.task, self._last_end_us(entry.task), now_us)
                 self._book.look_at(entry)
 
     def _go(self, outcome: Reconciliation) -> None:

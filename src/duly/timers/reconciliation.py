@@ -21,7 +21,6 @@ from duly.timers.timer import (
     cut_off,
     declared_anew,
     is_ahead_of_clock,
-    last_known_end_us,
     moved_back,
     released,
     span_us,
@@ -65,8 +64,8 @@ class Surroundings(NamedTuple):
     is_start_up: bool
     """The supervisor has just started: a start-up trigger that came meanwhile still counts."""
     next_id: int
-    last_end_us: Callable[[str], Instant | None]
-    """When the last run of a service ended."""
+    last_end_us: Callable[[TimerState], Instant | None]
+    """When the last run of the target of a timer ended."""
 
 
 def reconciled(
@@ -106,8 +105,7 @@ def found(
         timer = cut_off(timer) if became in {None, Result.INTERRUPTED.value} else released(timer)
     if is_ahead_of_clock(timer, around.now_us):
         timer = moved_back(timer, around.now_us)
-    last_end_us = last_known_end_us(timer, around.last_end_us(timer.target))
-    timer = anchored(timer, last_end_us, around.now_us)
+    timer = anchored(timer, around.last_end_us(timer), around.now_us)
     return _with_startup(timer, around, has_fired=False)
 
 
@@ -123,7 +121,7 @@ def _added(item: Declared, timer_id: int, order: int, around: Surroundings) -> T
         answered_us=around.now_us,
         slot_us=slot_after(item.calendars, around.now_us),
     )
-    timer = anchored(timer, around.last_end_us(timer.target), around.now_us)
+    timer = anchored(timer, around.last_end_us(timer), around.now_us)
     return _with_startup(timer, around, has_fired=False)
 
 
@@ -132,7 +130,7 @@ def _changed(before: TimerState, item: Declared, order: int, around: Surrounding
         before, definition=item.definition, text=item.text, calendars=item.calendars, order=order
     )
     if before.target != timer.target or timer.anchor_us is None:
-        timer = anchored(timer, around.last_end_us(timer.target), around.now_us)
+        timer = anchored(timer, around.last_end_us(timer), around.now_us)
     has_fired = before.startup_at_us is not None and before.startup_triggered
     return _with_startup(declared_anew(timer, around.now_us), around, has_fired=has_fired)
 

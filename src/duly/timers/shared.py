@@ -331,6 +331,7 @@ class SharedTimers:
             zone=self._zone,
             note_miss=self._note_miss,
             may_call=self.tenancy.is_trusted,
+            is_shared=True,
         )
         self._parts[hold.shard], self._lists[hold.shard] = part, self._declared
         started_up_us = self._started_up_us if self._is_first else None
