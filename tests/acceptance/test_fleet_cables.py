@@ -81,6 +81,7 @@ def test_short_cut(fleet: Fleet, postgres: PostgresServer) -> None:
     fleet.account()
 
 
+@pytest.mark.slow
 def test_stop_without_the_database(fleet: Fleet, postgres: PostgresServer) -> None:
     """A daemon that is told to stop while the database is out of reach stops all the same."""
     (a, b), (cable, _) = cabled(fleet, postgres, "ab")
@@ -136,6 +137,7 @@ def test_database_killed(own_postgres: PostgresServer, tmp_path: Path) -> None:
         fleet.account()
 
 
+@pytest.mark.slow
 def test_quick_restart_of_the_database(own_postgres: PostgresServer, tmp_path: Path) -> None:
     """A database that is away for less than the lease costs nobody a run."""
     with Fleet(own_postgres.url(), tmp_path, lease_sec=20) as fleet:

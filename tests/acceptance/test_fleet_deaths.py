@@ -215,6 +215,7 @@ def test_slow_stop(fleet: Fleet) -> None:
     fleet.account()
 
 
+@pytest.mark.slow
 def test_stop_and_start_in_turn(fleet: Fleet) -> None:
     """Restarting one machine after the other loses nothing and doubles nothing."""
     machines = fleet.begin("abc", busy(fleet))

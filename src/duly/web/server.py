@@ -14,6 +14,7 @@ import os
 import socket
 import stat
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +34,8 @@ from duly.web.site import Site
 
 _BACKLOG = 128
 _LAST_WORDS_S = 1.0
+_TURNS = 3
+"""Of the loop, until a connection that was just let in is made, is ended, and is closed."""
 _PROBE_S = 2.0
 _LOGGED_A_MINUTE = 60
 
@@ -62,6 +65,7 @@ class WebServer:
         self._app = app or create_app(site, settings)
         self._state = ServerState()
         self._server: asyncio.Server | None = None
+        self._is_closing = False
         self._place: tuple[int, int] | None = None
         self.address: Address | None = None
         """Where it listens, while it does."""
@@ -97,8 +101,14 @@ class WebServer:
         )
         config.load()
         factory = functools.partial(
-            Connection, config=config, server_state=self._state, app_state={}, limits=limits
+            Connection,
+            config=config,
+            server_state=self._state,
+            app_state={},
+            limits=limits,
+            is_over=lambda: self._is_closing,
         )
+        self._is_closing = False
         loop = asyncio.get_running_loop()
         if wanted.path is not None:
             self._server = await loop.create_unix_server(factory, sock=listening, backlog=_BACKLOG)
@@ -109,6 +119,7 @@ class WebServer:
         """Listen no more, end the streams, give answers under way a moment, and close what is left."""
         if self._server is None:
             return
+        self._is_closing = True
         self._server.close()
         self._remove()
         self._site.live.close()
@@ -123,6 +134,8 @@ class WebServer:
             task.cancel()
         if self._state.tasks:
             await asyncio.wait(self._state.tasks, timeout=_LAST_WORDS_S)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)  # noqa: TID251 (yields: whoever was let in as it closed is shown the door)
         self._server, self.address = None, None
 
     def _remove(self) -> None:
@@ -136,9 +149,16 @@ class Connection(H11Protocol):
     """One connection, with a limit on everything that a client can take its time with."""
 
     def __init__(
-        self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any], *, limits: Limits
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        *,
+        limits: Limits,
+        is_over: Callable[[], bool],
     ) -> None:
         super().__init__(config, server_state, app_state)
+        self._is_over = is_over
         self.logger = _logger
         self._limits = limits
         self._asking: asyncio.TimerHandle | None = None
@@ -154,6 +174,9 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody came."""
         super().connection_made(transport)
+        if self._is_over():
+            transport.abort()
+            return
         if len(self.connections) > self._limits.connections and not self._took_a_place():
             transport.abort()
             return
