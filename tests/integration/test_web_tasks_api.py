@@ -2,12 +2,13 @@
 
 import http.client
 import json
-import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import apsw
 import hypothesis
 import jsonschema_rs
 import pytest
@@ -82,9 +83,9 @@ def test_refusals(site: Served, path: str, status: int, code: str) -> None:
 def test_damaged_task(tmp_path: Path) -> None:
     """A row that cannot be used is told beside the tasks, with why, and has no page of its own."""
     with served_library(tmp_path, with_trace=False) as site:
-        with sqlite3.connect(tmp_path / "state.db") as connection:
+        # Not with Python's own SQLite: two libraries in one process take each other's locks and mapped files.
+        with closing(apsw.Connection(str(tmp_path / "state.db"))) as connection:
             connection.execute("UPDATE task SET cron = 'nonsense' WHERE name = 'works'")
-        connection.close()
         _, told = get(site, "tasks")
         status, refused = get(site, "tasks/works")
     assert [task["name"] for task in told["tasks"]] == ["fails", EVIL, ".."]
