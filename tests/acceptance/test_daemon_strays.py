@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.running import Home, Running, oneshot, service, settings
+from tests.postgres import until
 
 _STRAYS = {
     "at once": "(setsid sh -c '{body}' &)",
@@ -116,13 +117,15 @@ def test_a_job_may_leave_what_outlives_it(tmp_path: Path, how: str) -> None:
 # --- a copied store ---
 
 
-def copied(home: Home, path: Path, text: str) -> Home:
-    """Another home on a copy of the store, as it is while its daemon runs."""
+def copied(home: Home, path: Path, text: str, *, running: int) -> Home:
+    """Another home on a copy of the store, once that knows the processes of so many runs."""
     path.mkdir()
     with (
         closing(sqlite3.connect(home.path / "duly.db")) as store,
         closing(sqlite3.connect(path / "duly.db")) as copy,
     ):
+        known = "SELECT count(*) FROM run WHERE pid IS NOT NULL AND ended_us IS NULL"
+        until(lambda: store.execute(known).fetchone()[0] >= running, "runs in the store")
         store.backup(copy)
     return Home(path, text)
 
@@ -139,7 +142,7 @@ def test_a_copied_store_kills_nobody(tmp_path: Path) -> None:
     home = Home(tmp_path / "one", text)
     with home.running() as first:
         ups = first.out.until("up", count=2)
-        other = copied(home, tmp_path / "two", text)
+        other = copied(home, tmp_path / "two", text, running=2)
         assert home.duly("start", "late").returncode == 0  # a number that the copy does not know
         ups += first.out.until("late . up")
         pids = [int(line.rpartition(" ")[2]) for line in ups]
@@ -171,7 +174,7 @@ def test_a_copied_store_of_a_dead_daemon_has_leftovers(tmp_path: Path) -> None:
     with home.running() as first:
         [line] = first.out.until("up")
         pid = int(re.sub(r".* ", "", line))
-        other = copied(home, tmp_path / "two", text)
+        other = copied(home, tmp_path / "two", text, running=1)
         os.kill(first.pid, signal.SIGKILL)
         first.process.wait(60)
         first.keep()
