@@ -345,3 +345,12 @@ def test_followers_that_vanish_leave_nothing() -> None:
         until(served, lambda: site.live.clients == 0)
         until(served, lambda: not served.server._state.tasks)
         assert served.on_loop(lambda: len(tail._followers)) == 0
+
+
+def test_who_comes_as_it_closes() -> None:
+    """A connection that is let in while the server closes is ended at once, not left behind."""
+    with serving() as served:
+        request = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+        assert served.raw(request).startswith(b"HTTP/1.1")
+        served.on_loop(lambda: setattr(served.server, "_is_closing", True))
+        assert served.raw(request) == b""
