@@ -310,3 +310,19 @@ def test_a_host_clock_that_is_set() -> None:
         world.until("12:05:30")
         assert [len(a.runs(job)) for job in JOBS] == [5] * SHARDS
         assert {when[3:] for when, _ in a.runs()} == {f"0{n}:00" for n in range(1, 6)}
+
+
+def test_interval_after_a_first_run_that_was_cut_off() -> None:
+    """A timer whose only run was cut off elsewhere counts its interval from when that began."""
+    with SharedWorld() as world:
+        pace = each(on_calendar=daily(13), on_unit_active_sec=600, persistent=False)
+        a = world.member("a", *pace)
+        for job in JOBS:
+            a.targets.lasts[job] = LONG
+        world.until("13:00:30")
+        b = world.member("b", *pace)
+        a.die()
+        world.until("13:09:59")
+        assert b.runs() == []
+        world.until("13:10:01")
+        assert len(b.runs()) == SHARDS
