@@ -6,6 +6,7 @@ Goals are for people to read: a missed goal does not fail. Only a benchmark that
 import argparse
 import compileall
 import importlib
+import importlib.util
 import json
 import os
 import shutil
@@ -36,6 +37,8 @@ def main() -> int:
     """Run what was asked for; the answer is the exit code."""
     options = _options()
     python = prepared(_say)
+    if importlib.util.find_spec("duly") is None:  # whoever asks may have a bare Python
+        os.execv(python, [str(python), str(ROOT / "benchmarks" / "run.py"), *sys.argv[1:]])
     with tempfile.TemporaryDirectory(prefix="duly-bench-code-") as folder:
         return _run_all(python, _snapshot(Path(folder)), options)
 
