@@ -18,7 +18,7 @@ from benchmarks.case import Case, Numbers, Results, Row, at_most
 from benchmarks.daemon_duly import Daemon
 from benchmarks.dashboard_browsers import Browsers, timed
 from benchmarks.dashboard_store import fill
-from benchmarks.lags import quantile
+from benchmarks.lags import compared, quantile
 
 WORKERS = 1
 _SERVICES = 5_000
@@ -39,7 +39,7 @@ _LONG = frozenset({"/api/v1/timers", "/metrics"})
 _FIRST_PAGE_MS = 100
 _OPEN_PERCENT = 1.0
 _SAME = 1.1
-"""What counts as the same lag: a tenth more is less than what two minutes without a page differ by."""
+"""Up to what ratio lags count as the same."""
 _RUN_EVERY_S = 6
 _DUE = 100
 _WATCHED = ("/",) * 20 + ("/timers",) * 10 + ("/services",) * 10
@@ -55,7 +55,7 @@ def cases(*, quick: bool) -> list[Case]:
         Case("duly", _SERVICES, "store"),
         Case("duly", _SERVICES, f"pages {40 if quick else 200}"),
         Case("duly", _SERVICES, f"open {1 if quick else 3}"),
-        Case("duly", _SERVICES, f"lag {2 if quick else 8}"),
+        Case("duly", _SERVICES, f"lag {2 if quick else 12}"),
     ]
 
 
@@ -129,8 +129,9 @@ def _lag(daemon: Daemon, url: str, turns: int) -> Numbers:
     The first minute of a daemon is slow, and does not count. Which comes first changes from turn to turn. A
     job runs all the time, with or without pages, so that those are being made when the hundred are due.
 
-    Minutes differ much more from each other than the jobs of one: each counts as one, by its middle and its
-    slowest, and of the minutes of a kind the middle one is told, with the best and the worst.
+    One minute differs from the next by more than what is looked for, with pages or without, because of what
+    else the host of this machine does. So each turn gives one ratio, and all turns a mean and how far that
+    can be trusted.
     """
     minutes: Mapping[str, list[list[float]]] = {"none": [], "fifty": []}
     pages = [*_WATCHED, *(f"/timers/job-{number:05}" for number in range(10))]
@@ -141,21 +142,17 @@ def _lag(daemon: Daemon, url: str, turns: int) -> Numbers:
             with Browsers(url, pages if name == "fifty" else []) as browsers:
                 minutes[name].append(sorted(_lags_of_minute(daemon)))
                 refreshes += browsers.refreshes
-    found: Numbers = {}
-    for name, lags in minutes.items():
-        for word, part in (("p50", 0.5), ("p99", 0.99)):
-            each = [quantile(ordered, part) for ordered in lags]
-            found |= {
-                f"{name}_{word}_ms": median(each),
-                f"{name}_{word}_best_ms": min(each),
-                f"{name}_{word}_worst_ms": max(each),
-            }
-    return found | {
-        "p50_ratio": found["fifty_p50_ms"] / found["none_p50_ms"],
-        "p99_ratio": found["fifty_p99_ms"] / found["none_p99_ms"],
-        "refreshes": refreshes / turns,
-        "load": host.load(),
-    }
+    found: Numbers = {"refreshes": refreshes / turns, "load": host.load()}
+    for word, part in (("p50", 0.5), ("p99", 0.99)):
+        each = {name: [quantile(lags, part) for lags in minutes[name]] for name in minutes}
+        for name, lags in each.items():
+            found |= {f"{name}_{word}_ms": median(lags)}
+            found |= {f"{name}_{word}_best_ms": min(lags), f"{name}_{word}_worst_ms": max(lags)}
+        ratios = compared(each["none"], each["fifty"])
+        found |= {
+            f"{word}_ratio{end}": value for end, value in zip(("", "_low", "_high"), ratios, strict=True)
+        }
+    return found
 
 
 def _lags_of_minute(daemon: Daemon) -> list[float]:
@@ -246,6 +243,9 @@ def _rows(results: Results, *, quick: bool) -> Iterator[Row]:
                 yield Row(f"{what}, middle of the minutes", "ms", of("lag", f"{name}_{word}_ms"))
                 yield Row("... best minute", "ms", of("lag", f"{name}_{word}_best_ms"))
                 yield Row("... worst minute", "ms", of("lag", f"{name}_{word}_worst_ms"))
-            ratio = of("lag", f"{word}_ratio")
-            met = at_most(ratio, _SAME)
-            yield Row(f"{word}, fifty open pages against none", "times", ratio, goal=f"the same (up to {_SAME:g})", is_met=met)
+            low, high = of("lag", f"{word}_ratio_low"), of("lag", f"{word}_ratio_high")
+            is_shown = True if at_most(high, _SAME) else False if not at_most(low, _SAME) else None
+            what, same = f"{word}, fifty open pages against none", f"the same (up to {_SAME:g})"
+            yield Row(what, "times", of("lag", f"{word}_ratio"), goal=same, is_met=is_shown)
+            yield Row("... with a certainty of 19 in 20 at least", "times", low)
+            yield Row("... and at most", "times", high)

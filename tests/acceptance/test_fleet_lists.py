@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.running import one_sentence, service
-from tests.fleet_world import RARELY, Fleet
+from duly.daemon.sharing import SHARDS
+from duly.store.board import shard_of
+from tests.acceptance.running import one_sentence, service, timer
+from tests.fleet_world import PACE, RARELY, Fleet, is_running
 
 QUICK = [f"quick-{n}" for n in range(8)]
 LONG = [f"long-{n}" for n in range(4)]
@@ -211,3 +213,70 @@ def test_start_up_of_the_fleet(fleet: Fleet) -> None:
     fleet.until_going_on(["pace"], on=[b], count=8)
     assert [len(fleet.begins(job)) for job in LONG] == [1] * len(LONG)
     fleet.account()
+
+
+def test_closed_gate_with_a_run(fleet: Fleet) -> None:
+    """A run that goes on after the gate was closed keeps its shard, also when the gate is opened again."""
+    text = fleet.jobs(QUICK) + fleet.jobs(LONG, "long", **RARELY)
+    a, b = fleet.begin("ab", text)
+    job = fleet.held_by(a, LONG)[0]
+    others = [name for name in QUICK if shard_of(name, SHARDS) != shard_of(job, SHARDS)]
+    assert a.home.duly("trigger", job).returncode == 0
+    fleet.until_begun(job)
+    assert a.home.duly("timers", "--off").returncode == 0
+    fleet.until(lambda: fleet.shares() == {"a": 1, "b": SHARDS - 1}, "b has all but one")
+    fleet.until_going_on(others, on=[b])
+    assert fleet.holder(job) == "a"
+    assert a.home.duly("timers", "--on").returncode == 0
+    fleet.until(lambda: fleet.shares().get("a", 0) > 1, "a has a share again")
+    assert fleet.holder(job) == "a"
+    fleet.let_end(job)
+    fleet.until(lambda: len(fleet.view().seats) == 2, "the member of the closed gate has left")
+    fleet.until_shared(a, b)
+    holder = a if fleet.held_by(a, [job]) else b
+    assert holder.home.duly("trigger", job, "--wait").returncode == 0
+    assert len(fleet.begins(job)) == 2
+    fleet.account()
+
+
+def test_end_after_a_closed_gate(fleet: Fleet) -> None:
+    """A daemon that is told to end while such a run goes on ends it, and gives its shard away."""
+    text = fleet.jobs(LONG, "long", **RARELY)
+    a, b = fleet.begin("ab", text)
+    job = fleet.held_by(a, LONG)[0]
+    assert a.home.duly("trigger", job).returncode == 0
+    (begun,) = fleet.until_begun(job)
+    assert a.home.duly("timers", "--off").returncode == 0
+    a.daemon.ended()
+    assert not is_running(begun.pid)
+    fleet.until_shared(b)
+    fleet.account()
+
+
+def test_killed_after_a_closed_gate(fleet: Fleet) -> None:
+    """When the daemon is killed while such a run goes on, the leash ends it before another machine begins."""
+    text = fleet.jobs(LONG, "long", **RARELY)
+    a, b = fleet.begin("ab", text)
+    job = fleet.held_by(a, LONG)[0]
+    assert a.home.duly("trigger", job).returncode == 0
+    (begun,) = fleet.until_begun(job)
+    assert a.home.duly("timers", "--off").returncode == 0
+    a.kill()
+    fleet.until_shared(b)
+    assert not is_running(begun.pid)
+    fleet.until_begun(job, on=[b])
+    fleet.account()
+
+
+def test_switch_and_another_target(fleet: Fleet) -> None:
+    """A timer that was switched off stays off when the file gives it another target."""
+    jobs = fleet.jobs(QUICK) + fleet.job("one") + fleet.job("two")
+    (a,) = fleet.begin("a", jobs + timer("t", "one", **PACE))
+    assert a.home.duly("disable", "t").returncode == 0
+    a.reload(jobs + timer("t", "two", **PACE))
+    seen = fleet.mark()
+    fleet.until_going_on(QUICK)
+    assert fleet.begins("two", after=seen) == []
+    assert a.home.duly("enable", "t").returncode == 0
+    assert a.home.duly("trigger", "t").returncode == 0
+    fleet.until_begun("two", after=seen)

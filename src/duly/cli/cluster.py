@@ -91,7 +91,7 @@ def _board_of_daemon(path: Path) -> "Board | None":
     from duly.daemon.sharing import sharing_of  # noqa: PLC0415
 
     sharing = sharing_of(load_to_run(path))
-    return None if sharing is None else sharing.board
+    return None if sharing is None else sharing.new_board()
 
 
 def shape(view: "View", task_name: str | None) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """The gate to the timers: the only door between the daemon and the package that has them (TIMERS.md 7).
 
 While it is closed that package is not even imported: no plan, no loop, no event, no read or write of timer
-state. Closing takes effect at once; a run that a timer had started goes on as a run of its service. A test
-keeps everybody else from importing what is behind this door.
+state. Closing takes effect at once; a run that a timer had started goes on as a run of its service. Where
+machines share timers, other machines are kept from starting the same until it has ended. A test keeps
+everybody else from importing what is behind this door.
 """
 
+import asyncio
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -53,6 +55,8 @@ class Gate:
         self._timers: Timers | SharedTimers | None = None
         self._opening: Timers | SharedTimers | None = None
         """Timers that are being put to work, and are not at work yet."""
+        self._lingering: dict[SharedTimers, asyncio.Task[None]] = {}
+        """Timers of which runs go on after the gate was closed: their shards are held until these end."""
         self._read: dict[str, tuple[TimerState, TimerReading]] = {}
         """Readings that hold as long as the state of their timer is that one, and until they fire."""
         supervisor.on_run_ended.append(self._on_run_ended)
@@ -112,7 +116,7 @@ class Gate:
         from duly.timers.shared import SharedTimers  # noqa: PLC0415 (behind the gate)
 
         return SharedTimers(
-            sharing.board,
+            sharing.new_board(),
             self._supervisor,
             sharing.clock,
             self._announcer,
@@ -137,22 +141,47 @@ class Gate:
         opening, self._opening = self._opening, None
         if opening is not None:
             await opening.stop()
+            self._let_linger(opening)
         timers, self._timers = self._timers, None
         if timers is not None:
             stopping = timers.stop()
             self._announcer.announce("TimersDisabled")
             await stopping
+            self._let_linger(timers)
             await self._unleash()
 
     async def shut_down(self) -> None:
         """End with the supervisor: wait for the runs it cuts off, and write down that they were."""
         timers, self._timers = self._timers, None
-        if timers is not None:
-            await timers.close()
-            await self._unleash()
+        lingering = dict(self._lingering)
+        for task in lingering.values():
+            task.cancel()
+        if lingering:
+            await asyncio.wait(lingering.values())
+        for each in (*lingering, timers):
+            if each is not None:
+                await each.close()
+        await self._unleash()
+
+    def _let_linger(self, timers: "Timers | SharedTimers") -> None:
+        """Wait, in the background, for what only these timers keep other machines from starting."""
+        if self._sharing is not None:
+            from duly.timers.shared import SharedTimers  # noqa: PLC0415 (behind the gate)
+
+            if isinstance(timers, SharedTimers) and timers.is_lingering:
+                waiting = asyncio.get_running_loop().create_task(self._linger(timers), name="duly lingering")
+                self._lingering[timers] = waiting
+
+    async def _linger(self, timers: "SharedTimers") -> None:
+        try:
+            await timers.linger()
+        finally:
+            del self._lingering[timers]
+        await self._unleash()
 
     async def _unleash(self) -> None:
-        if self._sharing is not None:
+        """Take the leash off, unless something is left that is to be on it."""
+        if self._sharing is not None and not self._lingering and self._timers is self._opening is None:
             await self._sharing.end()
 
     # --- what passes through it ---

@@ -10,6 +10,7 @@ import socket
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 from duly.cluster.clock import BoardClock
 from duly.config.schema import Config, database_of
@@ -31,22 +32,26 @@ _LONGEST_PAUSE_S = 16
 
 
 class Sharing:
-    """What one daemon shares by *board*. Without a *brood* there are no processes to leash, as in a test."""
+    """What one daemon shares by a board: *new_board* gives a way to it, to be opened by whoever asked.
+
+    Without a *brood* there are no processes to leash, as in a test.
+    """
 
     def __init__(
         self,
-        board: TimerBoard,
+        new_board: Callable[[], TimerBoard],
         *,
         brood: Brood | None = None,
         clock: BoardClock | None = None,
         name: str = "",
     ) -> None:
-        self.board = board
+        self.new_board = new_board
         self.clock = BoardClock() if clock is None else clock
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self.leash = None if brood is None else Leash(brood, on_lost=self._on_lost, steady=self.clock.steady)
         self._restarting: asyncio.Task[None] | None = None
         self._fault: LeashError | None = None
+        self._is_leashed = False
 
     def faults(self) -> list[str]:
         """What keeps timers from starting here, a sentence for each."""
@@ -58,7 +63,8 @@ class Sharing:
         That may take a while; *unless* somebody has enough of it.
         """
         new_id = uuid.uuid4().hex  # noqa: TID251 (of a new board)
-        opening = asyncio.ensure_future(self.board.open(new_id, shards=SHARDS))
+        board = self.new_board()
+        opening = asyncio.ensure_future(board.open(new_id, shards=SHARDS))
         enough = asyncio.ensure_future(unless.wait())
         try:
             await asyncio.wait({opening, enough}, return_when=asyncio.FIRST_COMPLETED)
@@ -68,13 +74,14 @@ class Sharing:
             enough.cancel()
             opening.cancel()
             await asyncio.wait({opening})
-            await self.board.close()
+            await board.close()
 
     # --- the leash ---
 
     async def begin(self) -> None:
         """Put the leash on; if that cannot be, it is tried again, and nothing starts until it is on."""
-        if self.leash is not None:
+        if self.leash is not None and not self._is_leashed:
+            self._is_leashed = True
             try:
                 await self.leash.start()
             except LeashError as error:
@@ -88,6 +95,7 @@ class Sharing:
 
     async def end(self) -> None:
         """Take the leash off: what runs may go on."""
+        self._is_leashed = False
         if self._restarting is not None:
             self._restarting.cancel()
             await asyncio.wait([self._restarting])
@@ -122,11 +130,12 @@ def sharing_of(
         return None
     from duly.store.postgres import PostgresBoard  # noqa: PLC0415 (not every user has psycopg)
 
-    board = PostgresBoard(
+    new_board = partial(
+        PostgresBoard,
         database.secret,
         schema=SCHEMA,
         lease=timedelta(seconds=config.settings.lease_sec),
         wait=timedelta(seconds=wait_sec),
         on_wait=on_wait,
     )
-    return Sharing(board, brood=brood)
+    return Sharing(new_board, brood=brood)

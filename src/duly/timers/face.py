@@ -7,7 +7,6 @@ supervisor: what comes due meanwhile is missed, and what is cut off is remembere
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import tzinfo
@@ -17,6 +16,7 @@ import msgspec
 
 from duly.clock import Step, Watchable
 from duly.config.schema import Timer
+from duly.core.record import Record
 from duly.engine.book import Book, Entry
 from duly.engine.poller import Poller
 from duly.engine.runs import current_run
@@ -27,9 +27,9 @@ from duly.store import Contents
 from duly.store.protocol import Shelf
 from duly.supervisor.ended import Result
 from duly.timers.calendar import CalendarShelf
-from duly.timers.dues import Miss, next_run_us
+from duly.timers.dues import next_run_us
 from duly.timers.errors import TimerError, TimerRefusal
-from duly.timers.recall import Recall
+from duly.timers.recall import Recall, moved_here
 from duly.timers.reconciliation import Reconciliation, Surroundings, reconciled
 from duly.timers.record import Declared, TimerRecordError, text_of
 from duly.timers.rules import TimerRules, UnsuccessfulError
@@ -44,6 +44,7 @@ from duly.timers.timer import (
     target_ended,
     with_result,
 )
+from duly.timers.waiters import Waiters
 
 NoteMiss = Callable[[str, Instant, str], object]
 """Called with a timer's name, the instant of the due, and the reason."""
@@ -93,8 +94,7 @@ class Timers:
         """The timers with an interval, by target."""
         self._ended_meanwhile: dict[str, Instant] = {}
         """The ends that were heard of since the last list was begun to be written, by service."""
-        self._asked: defaultdict[str, list[asyncio.Future[int]]] = defaultdict(list)
-        """Who waits for a run that was asked for by hand, by timer."""
+        self._asked = Waiters()
         self._unwatch: Callable[[], None] | None = None
 
     # --- life ---
@@ -106,10 +106,12 @@ class Timers:
         started_up_us: Instant | None,
         is_start_up: bool = False,
         invalid: Collection[str] = (),
+        moved: Sequence[Record] = (),
     ) -> Reconciliation:
         """Take up *definitions*, and what the store knows of them.
 
-        What it knows of timers whose definition is *invalid* is kept for when that is mended.
+        What it knows of timers whose definition is *invalid* is kept for when that is mended. Those of which
+        it knows nothing may be known from another place, by the records of those that *moved*.
         *started_up_us* is when start-up was complete. With *is_start_up* that was just now, so that even the
         shortest `on_startup_sec` still lies ahead; otherwise one that has passed does not come any more.
         A `stop` that comes before this is done holds: nothing begins.
@@ -123,8 +125,10 @@ class Timers:
         try:
             async with self._poller.writing:
                 self._next_id = max((record[0] for record in contents.records), default=0) + 1
+                declared = self._declared(definitions)
+                here = self._moved_here(declared, moved)
                 around = self._around(is_start_up=is_start_up)
-                outcome = self._recall.found(self._declared(definitions), contents.records, around, invalid)
+                outcome = self._recall.found(declared, contents.records, around, invalid, here)
                 await self._take_over(outcome)
                 self._anchor_anew()
         except BaseException:
@@ -134,14 +138,21 @@ class Timers:
             self._go(outcome)
         return outcome
 
-    async def reload(self, definitions: Sequence[Timer], *, invalid: Collection[str] = ()) -> Reconciliation:
+    async def reload(
+        self,
+        definitions: Sequence[Timer],
+        *,
+        invalid: Collection[str] = (),
+        moved: Sequence[Record] = (),
+    ) -> Reconciliation:
         """Make *definitions* the timers from now on. Raises StoreError, and then nothing has changed."""
         async with self._poller.writing:
             self._poller.account_for_steps()
             declared = self._declared(definitions)
+            here = self._moved_here(declared, moved)
             around = self._around(is_start_up=False)
             recalled = self._recall.recalled(declared, around)
-            outcome = reconciled(self._recall.runnable(declared), self._book.tasks | recalled, around)
+            outcome = reconciled(self._recall.runnable(declared), here | self._book.tasks | recalled, around)
             outcome.recalled.extend(timer for timer in outcome.kept if timer.name in recalled)
             named = {*invalid, *(item.definition.id for item in declared)}
             gone = self._recall.gone(named)
@@ -151,7 +162,7 @@ class Timers:
                 self._book.set_agenda()  # the services may be others all the same
                 raise
         for timer in outcome.removed:
-            self._refuse(timer.name, TimerError(TimerRefusal.UNKNOWN, timer=timer.name))
+            self._asked.refuse(timer.name, TimerError(TimerRefusal.UNKNOWN, timer=timer.name))
         self._go(outcome)
         if not self._book.entries:
             await self._poller.end()
@@ -167,6 +178,12 @@ class Timers:
             self._is_paused = is_on
             (self._poller.hold if is_on else self._poller.release)()
 
+    def retire(self) -> None:
+        """Start nothing any more, and tell nothing. What runs goes on, and its end is written."""
+        self._rules.is_quiet = True
+        self._poller.hold()
+        self._asked.refuse_all(TimerRefusal.OFF)
+
     def wake(self) -> None:
         """Look at what may be due: it may be started again."""
         self._poller.wake()
@@ -175,16 +192,9 @@ class Timers:
         """Write what is not yet written. Raises StoreError."""
         await self._poller.flush()
 
-    def stop(self, *, releases: bool = False) -> Coroutine[Any, Any, None]:
-        """Close the gate: from this call on nothing happens. The answer waits for the last write.
-
-        With *releases* that says that nothing runs any more: whoever has the timers next shall not look for
-        the ends of runs that only this supervisor knows of.
-        """
+    def stop(self) -> Coroutine[Any, Any, None]:
+        """Close the gate: from this call on nothing happens. The answer waits for the last write."""
         self._poller.is_closed = True
-        for entry in self._book.entries.values() if releases else ():
-            if entry.task.running_run is not None:
-                self._book.change(entry, self._rules.released(entry.task))
         runs = [entry.run for entry in self._book.entries.values()] + list(self._book.departed.values())
         for run in runs:
             if run is not None:
@@ -219,8 +229,7 @@ class Timers:
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
-        for name in list(self._asked):
-            self._refuse(name, TimerError(kind, timer=name))
+        self._asked.refuse_all(kind)
 
     # --- looking ---
 
@@ -265,12 +274,11 @@ class Timers:
         """
         self._check_may_trigger(self._entry(name).task)
         await self._poller.flush()
-        asked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         async with self._poller.writing:
             entry = self._entry(name)
             self._check_may_trigger(entry.task)
             entry.task = msgspec.structs.replace(entry.task, triggered=True)
-            self._asked[name].append(asked)
+            asked = self._asked.add(name)
             self._book.look_at(entry)
         self._poller.begin()
         try:
@@ -290,11 +298,8 @@ class Timers:
         return TimerRefusal.STOPPING if self._rules.is_stopping else TimerRefusal.OFF
 
     def _ask_no_more(self, name: str, asked: "asyncio.Future[int]") -> None:
-        waiting = self._asked.get(name, [])
-        if asked in waiting:
-            waiting.remove(asked)
-        entry = self._book.entries.get(name)
-        if not waiting and entry is not None and entry.task.triggered:
+        is_last, entry = self._asked.remove(name, asked), self._book.entries.get(name)
+        if is_last and entry is not None and entry.task.triggered:
             entry.task = msgspec.structs.replace(entry.task, triggered=False)
 
     async def enable(self, name: str) -> None:
@@ -365,12 +370,7 @@ class Timers:
         kind = (
             TimerRefusal.STOPPING if self._rules.is_stopping else _REFUSALS.get(state, TimerRefusal.OVERLAP)
         )
-        self._refuse(timer.name, TimerError(kind, timer=timer.name, target=timer.target))
-
-    def _refuse(self, name: str, error: TimerError) -> None:
-        for asked in self._asked.pop(name, ()):
-            if not asked.done():
-                asked.set_exception(error)
+        self._asked.refuse(timer.name, TimerError(kind, timer=timer.name, target=timer.target))
 
     def _on_step(self, step: Step) -> None:
         if self._started_up_us is not None:
@@ -380,6 +380,11 @@ class Timers:
 
     def _declared(self, definitions: Sequence[Timer]) -> list[Declared]:
         return [Declared(item, self._calendars.of(item), text_of(item, self._zone)) for item in definitions]
+
+    def _moved_here(self, declared: Sequence[Declared], records: Sequence[Record]) -> dict[str, TimerState]:
+        moved = moved_here(declared, records, self._next_id)
+        self._next_id += len(moved)
+        return moved
 
     def _around(self, *, is_start_up: bool) -> Surroundings:
         return Surroundings(
@@ -451,9 +456,7 @@ class Timers:
         timer = self._state_of(run.name)
         if timer is None or timer.running_run is None:
             return  # it was removed between the writing of its start and this call
-        for asked in self._asked.pop(run.name, ()):
-            if not asked.done():
-                asked.set_result(timer.running_run)
+        self._asked.began(run.name, timer.running_run)
         assert timer.running_reason is not None
         ended = await self._targets.run(
             run.before.target,
@@ -495,6 +498,3 @@ def _switched_back(timer: TimerState, before: TimerState) -> TimerState:
         retry_at_us=before.retry_at_us,
         retry_attempt=before.retry_attempt,
     )
-
-
-__all__ = ["Miss", "TimerShelf", "Timers"]

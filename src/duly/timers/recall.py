@@ -4,13 +4,16 @@ Two kinds of rows are not put to work. One cannot be read: it is left as it is, 
 The other belongs to a timer whose definition is invalid for now: it is kept aside until that is mended.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
 
 from duly.config.schema import Timer
 from duly.core.record import Record
 from duly.timers.reconciliation import Reconciliation, Surroundings, found, reconciled
 from duly.timers.record import Declared, Row, TimerRecordError, name_in, record_of, row_from, state_from
-from duly.timers.timer import TimerState
+from duly.timers.timer import TimerState, released
 
 Outcome = Callable[[int, str], str | None]
 """What became of a run of a timer (`targets.Targets.outcome`)."""
@@ -36,8 +39,9 @@ class Recall:
         records: Sequence[Record],
         around: Surroundings,
         invalid: Collection[str],
+        moved: Mapping[str, TimerState],
     ) -> Reconciliation:
-        """What *declared* makes of the stored timers, at the beginning."""
+        """What *declared* makes of the stored timers, and those that *moved* here, at the beginning."""
         places = {item.definition.id: (item, order) for order, item in enumerate(declared)}
         known: dict[str, TimerState] = {}
         stored: dict[str, tuple[object, ...]] = {}
@@ -56,8 +60,8 @@ class Recall:
             timer = state_from(row, *places.get(name, (_ORPHAN, 0)))
             stored[name] = record_of(timer)
             known[name] = found(timer, self._outcome, around) if name in places else timer
-        outcome = reconciled(self.runnable(declared), known, around)
-        outcome.touched.extend(timer for timer in outcome.kept if record_of(timer) != stored[timer.name])
+        outcome = reconciled(self.runnable(declared), {**moved, **known}, around)
+        outcome.touched.extend(timer for timer in outcome.kept if record_of(timer) != stored.get(timer.name))
         return outcome
 
     def runnable(self, declared: list[Declared]) -> list[Declared]:
@@ -89,3 +93,25 @@ class Recall:
             self.unreadable.pop(name, None)
         for name in {*gone, *at_work}:
             self._aside.pop(name, None)
+
+
+def told_of(declared: Sequence[Declared], records: Iterable[Record]) -> dict[str, TimerState]:
+    """Those of *declared* that *records* tell of, as they are there; damaged ones are left out."""
+    places = {item.definition.id: (item, order) for order, item in enumerate(declared)}
+    told: dict[str, TimerState] = {}
+    for record in records:
+        if (name := name_in(record)) in places:
+            with suppress(TimerRecordError):  # whoever has it tells of it
+                told[name] = state_from(row_from(record), *places[name])
+    return told
+
+
+def moved_here(
+    declared: Sequence[Declared], records: Iterable[Record], next_id: int
+) -> dict[str, TimerState]:
+    """Those of *declared* that were kept in another place so far, as *records*, with ids from *next_id* on.
+
+    What runs of them runs there, and ends there.
+    """
+    told = enumerate(told_of(declared, records).items(), next_id)
+    return {name: msgspec.structs.replace(released(timer), id=number) for number, (name, timer) in told}

@@ -5,7 +5,8 @@ hand. One that cannot be read is an error with the timer's name; it is left as i
 What is not in a record (deadlines, retries) is worked out anew (TIMERS.md 6).
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from datetime import tzinfo
 from typing import Annotated, Any, NamedTuple
 
@@ -97,6 +98,12 @@ def text_of(timer: Timer, default: tzinfo) -> str:
     }
     said["timezone"] = str(zone_of(timer, default))
     return _encoder.encode(said).decode()
+
+
+def fingerprint_of(declared: Iterable[Declared]) -> str:
+    """Of a list of timers, in whatever order: another one for another list."""
+    lines = sorted(f"{item.definition.id}\n{item.text}\n" for item in declared)
+    return hashlib.sha256("".join(lines).encode(errors="surrogatepass")).hexdigest()
 
 
 def record_of(timer: TimerState) -> tuple[object, ...]:

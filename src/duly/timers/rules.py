@@ -79,6 +79,8 @@ class TimerRules:
     ) -> None:
         self.is_closing = False
         """Set when the supervisor is about to stop: dues are missed from now on."""
+        self.is_quiet = False
+        """Set when the gate is closed, and runs are yet to end: nobody is told of that."""
         self._targets = targets
         self._heard = heard
         self._state_of = state_of
@@ -214,7 +216,7 @@ class TimerRules:
     ) -> None:
         """Tell of a run that ended; if the timer is gone, or is another by now, there is nothing to tell."""
         self._heard.let_go(run.before.target)
-        if timer is None:
+        if timer is None or self.is_quiet:
             return
         if _miss_of(error) is not None and not run.is_superseded:
             self._tell_miss(announcer, timer, zone)

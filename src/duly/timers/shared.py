@@ -11,7 +11,7 @@ ended at once, because another machine will find them interrupted. When a newer 
 starts here, what runs is let end, and the shards go to the machines that have that list.
 """
 
-import hashlib
+import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta, tzinfo
@@ -22,18 +22,20 @@ from duly.cluster.clock import BoardClock
 from duly.cluster.holdings import Holdings
 from duly.cluster.tenancy import Tenancy
 from duly.config.schema import Timer
+from duly.core.record import Record
 from duly.errors import StoreError
 from duly.events import Announcer
-from duly.instant import NEVER_US, Instant, instant_of
+from duly.instant import Instant, instant_of
 from duly.store.board import Change, Hold, Taken, TimerBoard, TimerRow, View, shard_of
 from duly.timers.board_time import BoardTime, CuttableTargets
 from duly.timers.calendar import CalendarShelf
 from duly.timers.dues import next_run_us
 from duly.timers.errors import TimerError, TimerRefusal
 from duly.timers.face import NoteMiss, Timers
-from duly.timers.record import Declared, TimerRecordError, name_in, row_from, state_from, text_of
+from duly.timers.recall import told_of
+from duly.timers.record import Declared, TimerRecordError, fingerprint_of, name_in, text_of
 from duly.timers.shard import ShardShelf
-from duly.timers.timer import TimerState, startup_us
+from duly.timers.timer import TimerState, has_own_deadline
 
 _LOOKS_EVERY = 5
 """After so many beats the timers of others are looked at even if nobody has asked."""
@@ -86,6 +88,8 @@ class SharedTimers:
         self._parts: dict[int, Timers] = {}
         self._lists: dict[int, list[Declared]] = {}
         """Which list each of them has: another than ours if it could not be told of that yet."""
+        self._moved: dict[str, Record] = {}
+        """By name, what the board had of timers in the shards of their former targets."""
         self._partial: set[int] = set()
         """Those that were put to work without all their timers: a list that is gone had changed the rest."""
         self._elsewhere: dict[str, TimerState] = {}
@@ -98,6 +102,8 @@ class SharedTimers:
         self._is_looked_at = True
         """Somebody has asked for timers since we last looked at those of others."""
         self._beats = 0
+        self._emptied = asyncio.Event()
+        """Set while no shard is worked on."""
 
     # --- life ---
 
@@ -160,15 +166,38 @@ class SharedTimers:
             await self.tenancy.rebalance()
 
     def stop(self) -> Coroutine[Any, Any, None]:
-        """Close the gate on this machine: from this call on nothing of timers happens here."""
-        self.tenancy.is_leaving = True
-        stopping = [part.stop(releases=True) for part in self._parts.values()]
-        return self._stop(stopping)
+        """Close the gate on this machine: from this call on nothing of timers begins here.
 
-    async def _stop(self, stopping: Sequence[Coroutine[Any, Any, None]]) -> None:
+        A shard in which something runs is kept until that has ended, lest another machine start the same
+        beside it: `linger` then.
+        """
+        self.tenancy.is_leaving = True
+        idle = {shard: part for shard, part in self._parts.items() if part.is_idle()}
+        for shard, part in self._parts.items():
+            if shard not in idle:
+                part.retire()
+        return self._stop({shard: part.stop() for shard, part in idle.items()})
+
+    async def _stop(self, stopping: Mapping[int, Coroutine[Any, Any, None]]) -> None:
         async with self.tenancy.moving:
-            for each in stopping:
+            for shard, each in stopping.items():
                 await each
+                await self._drop(shard)
+            if not self._parts:
+                await self._leave()
+                return
+            with suppress(StoreError):  # the next beat tells of it, and tries again
+                await self.tenancy.rebalance()
+
+    @property
+    def is_lingering(self) -> bool:
+        """Whether the gate is closed, and something runs that a timer had started."""
+        return self.tenancy.is_leaving and bool(self._parts)
+
+    async def linger(self) -> None:
+        """Hold on to what runs until it has ended, and leave then."""
+        await self._emptied.wait()
+        async with self.tenancy.moving:
             await self._leave()
 
     async def close(self) -> None:
@@ -251,7 +280,8 @@ class SharedTimers:
                     await part.flush()
                     await self._drop(shard)
                 continue
-            await part.reload(self._definitions_of(shard), invalid=self._invalid)
+            definitions = self._definitions_of(shard)
+            await part.reload(definitions, invalid=self._invalid, moved=self._moved_of(definitions))
             if self._parts.get(shard) is part:
                 self._lists[shard] = self._declared
                 self._pause(shard)
@@ -264,7 +294,7 @@ class SharedTimers:
             part = self._parts.get(hold.shard)
             if hold.shard not in shards or part is None or not part.is_idle():
                 continue
-            if not must_go and any(map(_has_deadline, part.all())):
+            if not must_go and any(map(has_own_deadline, part.all())):
                 continue
             part.pause(is_on=True)
             try:
@@ -303,7 +333,11 @@ class SharedTimers:
                 await self._look_elsewhere()
 
     async def publish(self) -> None:
-        """Bring our list."""
+        """Bring our list; but first see which of its timers are in other shards yet."""
+        at = {item.definition.id: self._shard_of(item.definition) for item in self._declared}
+        rows = await self._board.timers()
+        named = [(name_in(row.record), row) for row in rows]
+        self._moved = {name: row.record for name, row in named if at.get(name, row.shard) != row.shard}
         published = await self._board.publish(
             self._mine.member, self._fingerprint, lambda *_: Change((), ()), displaces=False
         )
@@ -334,9 +368,14 @@ class SharedTimers:
             is_shared=True,
         )
         self._parts[hold.shard], self._lists[hold.shard] = part, self._declared
+        self._emptied.clear()
         started_up_us = self._started_up_us if self._is_first else None
         await part.start(
-            definitions, started_up_us=started_up_us, is_start_up=self._is_first, invalid=self._invalid
+            definitions,
+            started_up_us=started_up_us,
+            is_start_up=self._is_first,
+            invalid=self._invalid,
+            moved=self._moved_of(definitions),
         )
 
     def _tell_left_alone(self, names: Collection[str]) -> None:
@@ -356,6 +395,8 @@ class SharedTimers:
         self._partial.discard(shard)
         if (part := self._parts.pop(shard, None)) is not None:
             await part.drop()
+        if not self._parts:
+            self._emptied.set()
 
     # --- lists ---
 
@@ -364,11 +405,13 @@ class SharedTimers:
             Declared(item, self._calendars.of(item), text_of(item, self._zone)) for item in definitions
         ]
         self._invalid = tuple(invalid)
-        lines = sorted(f"{item.definition.id}\n{item.text}\n" for item in self._declared)
-        self._fingerprint = hashlib.sha256("".join(lines).encode(errors="surrogatepass")).hexdigest()
+        self._fingerprint = fingerprint_of(self._declared)
 
     def _definitions_of(self, shard: int) -> list[Timer]:
         return [item.definition for item in self._declared if self._shard_of(item.definition) == shard]
+
+    def _moved_of(self, definitions: Sequence[Timer]) -> list[Record]:
+        return [self._moved[item.id] for item in definitions if item.id in self._moved]
 
     def _shard_of(self, timer: Timer) -> int:
         return shard_of(timer.target, self._mine.shards)
@@ -412,14 +455,7 @@ class SharedTimers:
     async def _look_elsewhere(self) -> None:
         others = [shard for shard in range(self._mine.shards) if shard not in self._mine.terms]
         rows = await self._board.timers(others) if others else []
-        places = {item.definition.id: (item, order) for order, item in enumerate(self._declared)}
-        seen: dict[str, TimerState] = {}
-        for row in rows:
-            name = name_in(row.record)
-            with suppress(TimerRecordError):  # whoever holds it tells of it
-                if name in places:
-                    seen[name] = state_from(row_from(row.record), *places[name])
-        self._elsewhere = seen
+        self._elsewhere = told_of(self._declared, [row.record for row in rows])
 
     # --- by hand ---
 
@@ -455,8 +491,3 @@ class SharedTimers:
         """Hear that a run of a service has ended on this machine."""
         if (part := self._parts.get(shard_of(service_id, self._mine.shards))) is not None:
             part.service_ended(service_id, ended_us + self._ahead_us())
-
-
-def _has_deadline(timer: TimerState) -> bool:
-    """Whether a retry or the start-up trigger is yet to come: the board does not know of either."""
-    return timer.retry_at_us is not None or startup_us(timer) < NEVER_US

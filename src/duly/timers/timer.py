@@ -110,6 +110,11 @@ def startup_us(timer: TimerState) -> Instant:
     return NEVER_US if at_us is None or timer.startup_triggered else at_us
 
 
+def has_own_deadline(timer: TimerState) -> bool:
+    """Whether a retry or the start-up trigger is yet to come: its row does not tell of either."""
+    return timer.retry_at_us is not None or startup_us(timer) < NEVER_US
+
+
 def interval_us(timer: TimerState) -> Instant:
     """When the interval has passed since the last run of the target; NEVER_US when there was none."""
     interval_sec = timer.definition.on_unit_active_sec
