@@ -215,7 +215,7 @@ def test_closed_gate_and_a_lost_lease() -> None:
 
 
 def test_end_after_a_closed_gate() -> None:
-    """A machine that ends while a run goes on after its gate was closed waits for it, and says how it ended."""
+    """A machine that ends while a run goes on after its gate was closed waits for it, and writes its end."""
     with SharedWorld() as world:
         a = world.member("a", *each(on_calendar=daily(13)))
         a.targets.lasts[JOBS[0]] = LONG
