@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from starlette.types import ASGIApp
 
 from duly.config.schema import Config
+from duly.web.app import create_app
 from duly.web.live import Live
 from duly.web.server import WebServer
 from duly.web.settings import Limits, WebSettings
@@ -22,6 +23,9 @@ from tests.daemons import CONFIG, MISSES, RUNS, FakeDaemon
 OPERATOR = "an-operator-token-of-some-length"
 VIEWER = "a-viewer-token-of-some-length"
 JSON = {"content-type": "application/json"}
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+START = ("POST", "/api/v1/start")
+BACKUP = b'{"id": "backup"}'
 QUICK = Limits(request_s=0.3, idle_s=1.0, write_s=0.3)
 
 
@@ -152,3 +156,24 @@ def serving(
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()
+
+
+def bearer(token: str) -> dict[str, str]:
+    """The header that shows a token."""
+    return {"authorization": f"Bearer {token}"}
+
+
+def get_routes(site: FakeSite) -> list[str]:
+    """A path for every route that answers GET."""
+    app: Any = create_app(site, settings())
+    paths = []
+    for route in app._app.app.routes:
+        if "GET" in (getattr(route, "methods", None) or {"GET"}):
+            path = route.path
+            for name, value in (("run_id", "4"), ("run", "4"), ("kind", "services"), ("action", "start")):
+                path = path.replace(f"{{{name}}}", value).replace(f"{{{name}:int}}", value)
+            while "{" in path:
+                before, _, rest = path.partition("{")
+                path = before + "backup" + rest.partition("}")[2]
+            paths.append(path)
+    return paths
