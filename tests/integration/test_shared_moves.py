@@ -6,9 +6,10 @@ import pytest
 
 from duly.config.schema import Timer
 from duly.instant import duration_us
+from duly.store.board import shard_of
 from duly.timers.errors import TimerError, TimerRefusal
 from tests.shared_world import EACH, JOBS, LONG, SHARDS, SharedWorld, each
-from tests.timer_world import EXIT, INTERRUPTED, MINUTE, MINUTELY, SECOND, daily, timer
+from tests.timer_world import EXIT, INTERRUPTED, MINUTE, MINUTELY, SECOND, SUCCESS, daily, timer
 
 # --- lists ---
 
@@ -191,6 +192,36 @@ def test_closed_gate_with_a_run() -> None:
         late, *punctual = b.runs(JOBS[0])
         assert "12:06:00" < late[0] < "12:06:10"
         assert punctual == [("12:07:00", "schedule"), ("12:08:00", "schedule")]
+
+
+@pytest.mark.parametrize("others", [[], [JOBS[0]]], ids=["idle", "with a run"])
+def test_gate_closed_in_the_middle_of_a_start(others: list[str]) -> None:
+    """A start that is being written when the gate is closed is not carried out here, but elsewhere."""
+    with SharedWorld() as world:
+        more = [timer(f"more-{job}", job, on_calendar=daily(9)) for job in others]
+        late = next(f"late{n}" for n in range(99) if shard_of(f"late{n}", SHARDS) == 0)
+        definitions = [*more, timer("late", late, on_calendar=daily(13))]
+        a = world.member("a", *definitions)
+        for job in others:
+            a.targets.lasts[job] = LONG
+            world.do(a.timers.trigger(f"more-{job}"))
+        a.targets.states[late] = "idle"
+        world.until("12:59:59")
+        a.cable.latency_s = 0.2
+        world.until("13:00:00")
+        world.after(SECOND / 10)
+        stopping = world.loop.create_task(a.timers.stop())
+        world.after(5 * SECOND)
+        assert stopping.done()
+        assert a.runs(late) == []
+        assert a.timers.is_lingering == bool(others)
+        for job in others:
+            a.targets.end(job, SUCCESS)
+        b = world.machine("b")
+        b.targets.states[late] = "idle"
+        world.do(b.start(*definitions), within=SECOND)
+        world.after(15 * SECOND)
+        assert [reason for _, reason in b.runs(late)] == ["schedule"]
 
 
 def test_closed_gate_and_a_lost_lease() -> None:

@@ -181,7 +181,7 @@ class Timers:
     def retire(self) -> None:
         """Start nothing any more, and tell nothing. What runs goes on, and its end is written."""
         self._rules.is_quiet = True
-        self._poller.hold()
+        self._poller.may_call = lambda: False
         self._asked.refuse_all(TimerRefusal.OFF)
 
     def wake(self) -> None:
