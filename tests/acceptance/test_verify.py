@@ -376,13 +376,25 @@ def test_a_member_that_starts_what_it_gave_away(tmp_path: Path) -> None:
     assert "C3" in {each["property"] for each in told["violations"]}
 
 
+@pytest.mark.parametrize("is_doubled", [False, True], ids=["good", "violated"])
+def test_page_of_a_cluster(tmp_path: Path, *, is_doubled: bool) -> None:
+    """The page of a cluster is written whatever the verdict, which stays that of the command without it."""
+    files, target = members(tmp_path, is_doubled=is_doubled), tmp_path / "page.html"
+    done = verify(*files, "--html", target)
+    assert (done.returncode, done.stderr) == (int(is_doubled), "")
+    assert done.stdout == verify(*files).stdout
+    text = target.read_text()
+    assert '<header class="verdict ' + ("violated" if is_doubled else "holds") in text
+    assert "<h2>Who held what</h2>" in text
+    assert f"{files[1]} line 4" in text
+    assert ("<h2>Violations</h2>" in text) == is_doubled
+
+
 def test_what_is_no_cluster(trace: Path, tmp_path: Path) -> None:
-    """Traces of members and others are not mixed, a pipe cannot be read twice, and there is no page."""
+    """Traces of members and others are not mixed, and a pipe cannot be read twice."""
     trace.write_bytes(lines(GOOD))
     done = verify(*members(tmp_path), trace)
     assert (done.returncode, "is not of a member of a cluster" in done.stderr) == (2, True)
-    done = verify(*members(tmp_path), "--html", tmp_path / "page.html")
-    assert (done.returncode, "--html draws one scheduler" in done.stderr) == (2, True)
     done = verify("-", stdin=members(tmp_path)[0].read_bytes())
     assert (done.returncode, "give files, not a pipe" in done.stderr) == (2, True)
     broken = tmp_path / "c.jsonl"

@@ -12,8 +12,9 @@ import pytest
 from duly.verify.properties import Outcome, Violation
 from duly.verify.reporting.history import History, Kind, Stretch
 from duly.verify.reporting.page import page
+from duly.verify.reporting.paper import safe
 from duly.verify.reporting.report import Chain, Report
-from duly.verify.reporting.svg import safe, svg
+from duly.verify.reporting.svg import svg
 from duly.verify.reporting.timeline import MOST_LANES, MOST_STRETCHES, Picture, Pictures, pictures
 from duly.verify.trace import (
     ClockStep,

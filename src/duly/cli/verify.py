@@ -30,6 +30,7 @@ from duly.verify.cluster import judged_together
 from duly.verify.foreign.table import CsvError, lines_from_csv
 from duly.verify.judge import judged
 from duly.verify.properties import Outcome
+from duly.verify.reporting.cluster import cluster_pictures
 from duly.verify.reporting.page import page
 from duly.verify.reporting.report import Chain, Line, Report, Role, as_dict, text_lines
 from duly.verify.reporting.timeline import pictures
@@ -149,7 +150,7 @@ def verify(
 
         duly verify trace.jsonl.1 trace.jsonl --html page.html
 
-        duly verify one.jsonl two.jsonl three.jsonl
+        duly verify one.jsonl two.jsonl three.jsonl --html page.html
 
         duly verify runs.csv --csv-tasks tasks.csv --tz Europe/Berlin
 
@@ -162,14 +163,15 @@ def verify(
         if csv_tasks is None:
             _refuse_without_tables(options, as_json=as_json)
             files = _files(stack, traces, is_read_twice=is_matched or html is not None)
-            _refuse_half_a_cluster(files, html, as_json=as_json)
+            _refuse_half_a_cluster(files, as_json=as_json)
             reading.source = files
         else:
             reading.source = _tables(traces, csv_tasks, options, as_json=as_json)
         report = _report(reading.source, is_matched=is_matched)
         if html is not None:
-            lines = reading.source.lines()
-            Path(html).write_text(page(report, pictures(report, lines)), encoding="utf-8")
+            draw = cluster_pictures if _is_cluster(reading.source) else pictures
+            drawn = draw(report, reading.source.lines())
+            Path(html).write_text(page(report, drawn), encoding="utf-8")
     try:
         _print(report, as_json=as_json)
     except OSError as error:
@@ -180,9 +182,13 @@ def verify(
     ctx.exit(report.exit_code)
 
 
+def _is_cluster(source: Source) -> bool:
+    return isinstance(source, Files) and source.is_cluster
+
+
 def _report(source: Source, *, is_matched: bool) -> Report:
     """Judge it, by itself or with the other members of its cluster, and *is_matched* see to its targets."""
-    is_cluster = isinstance(source, Files) and source.is_cluster
+    is_cluster = _is_cluster(source)
     outcome, header = _judged(source, judged_together if is_cluster else judged)
     account = None
     if (is_matched or is_cluster) and not outcome.fault_count and not outcome.is_partial:
@@ -285,17 +291,14 @@ def _tables(traces: tuple[str, ...], tasks: str, options: dict[str, str | None],
     return Tables(Path(traces[0]), Path(tasks), zone, options["--from"], options["--until"])
 
 
-def _refuse_half_a_cluster(files: Files, html: str | None, *, as_json: bool) -> None:
-    """Traces of members go with those of members, and there is no picture of them yet."""
+def _refuse_half_a_cluster(files: Files, *, as_json: bool) -> None:
+    """Traces of members go with those of members."""
     if not files.is_cluster:
         return
     if "" in files.members:
         name = files.files[files.members.index("")][0]
         message = f'"{name}" is not of a member of a cluster, and another file is; verify them apart'
         raise _refused("mixed_traces", message, as_json=as_json)
-    if html is not None:
-        message = "--html draws one scheduler, and these are the traces of a cluster; leave it out"
-        raise _refused("unused_option", message, as_json=as_json)
     if not all(file.seekable() for _, file in files.files):
         message = "the traces of a cluster are read twice; give files, not a pipe"
         raise _refused("unreadable", message, as_json=as_json)

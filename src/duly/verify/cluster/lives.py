@@ -7,9 +7,10 @@ database answers; another one may have forgotten some, and its *reign* begins an
 
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 from duly.verify.judge import Judge
@@ -198,6 +199,22 @@ class Life:
         if len(self._sorted_us) != len(self._times_us):
             self._sorted_us = sorted(self._times_us)
         return self._sorted_us
+
+    @property
+    def born_us(self) -> int:
+        """When its first sign was, by the clock as it goes at the end."""
+        return self.as_dated_now(self.first)
+
+    def silences(self) -> Iterator[Span]:
+        """The times in which it did not even tick: its process or its host stood still.
+
+        What a clock that was set shows as a time is none.
+        """
+        longest_us, steps = micros(self.header.tick_ms) + TOLERANCE_US, {step.line for step in self.steps}
+        if self.header.tick_ms:
+            for line, (before_us, after_us) in zip(self._lines[1:], pairwise(self._times_us), strict=True):
+                if after_us - before_us > longest_us and line not in steps:
+                    yield Span(before_us, after_us)
 
     def is_heard_after(self, at_us: int) -> bool:
         """Whether it recorded anything later than that."""

@@ -37,6 +37,7 @@ class Kind(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CUT = "cut off by a crash"
+    LOST = "cut off with its shard"
     UNFINISHED = "not ended in this trace"
     INITIALIZE = "initialize"
     STOP = "stop"
@@ -44,6 +45,12 @@ class Kind(StrEnum):
     CRASH = "crash"
     STEP = "clock set"
     FAULT = "fault of the trace"
+    ALIVE = "alive"
+    HELD = "held"
+    UNREACHABLE = "board out of reach"
+    SILENT = "silent"
+    EDITION = "edition"
+    SERVER = "another server"
 
 
 @dataclass(slots=True)
@@ -58,6 +65,16 @@ class Stretch:
     end_line: int
     words: str = ""
     count: int = 1
+    is_again: bool = False
+    """Whether it is a run that makes up for the one before."""
+    member: str = ""
+    """Whose it was, in a cluster."""
+    label: str = ""
+    """The word at its mark, if that is another than its kind's."""
+
+
+AGAIN = {Kind.CUT: "again after a crash", Kind.LOST: "again after a loss", Kind.FAILED: "retry"}
+"""What a run is, by how the one before it ended."""
 
 
 class Registration(NamedTuple):
@@ -84,6 +101,21 @@ def _ending(event: InitEnd | StopEnd) -> str:
     return ", given up" if event.void else "" if event.ok else ", raised"
 
 
+def dues_of(cron: str, zone: tzinfo) -> Dues | None:
+    """The dues of a cron text; None if it is none."""
+    try:
+        return Dues(cron, zone)
+    except CronTextError:
+        return None
+
+
+def why_again(kind: Kind, ended_us: int, at_us: int, dues: Dues | None) -> str:
+    """What can be said of the cause of a run at *at_us* from how and when the one before it ended."""
+    if kind is Kind.FAILED and (dues is None or dues.within(ended_us, at_us)):
+        return ""
+    return AGAIN.get(kind, "")
+
+
 class History:
     """The stretches of a trace, once, in the order of their ends; *admits* says which tasks are told of."""
 
@@ -94,7 +126,7 @@ class History:
         self._fault_lines = fault_lines
         self._admits = lru_cache(maxsize=None)(admits)
         self._registered: dict[str, tuple[str, int]] = {}
-        self._schedule = lru_cache(maxsize=1000)(self._dues)
+        self._schedule = lru_cache(maxsize=1000)(lambda cron: dues_of(cron, self._zone))
         self._running: dict[str, list[_Begun]] = defaultdict(list)
         self._calls: dict[tuple[Kind, int], _Begun] = {}
         self._last_runs: dict[str, tuple[Kind, int]] = {}
@@ -176,20 +208,11 @@ class History:
 
     def _why(self, task: str, at_us: int) -> str:
         """What can be said of a run's cause from the run before it."""
-        kind, ended_us = self._last_runs.get(task, (Kind.SUCCEEDED, 0))
-        if kind is Kind.SUCCEEDED:
+        before = self._last_runs.get(task)
+        if before is None or before[0] is Kind.SUCCEEDED:
             return ""
-        if kind is Kind.CUT:
-            return "again after a crash"
         known = self._registered.get(task)
-        dues = self._schedule(known[0]) if known else None
-        return "" if dues is None or dues.within(ended_us, at_us) else "retry"
-
-    def _dues(self, cron: str) -> Dues | None:
-        try:
-            return Dues(cron, self._zone)
-        except CronTextError:
-            return None
+        return why_again(*before, at_us, self._schedule(known[0]) if known else None)
 
     def _run_ended(self, line: int, at_us: int, event: RunEnd) -> Stretch | None:
         begun = self._taken(event.id, event.run) if self._admits(event.id) else None
@@ -211,7 +234,8 @@ class History:
         if begun.words:
             words += f", {begun.words}"
         # A clock that was set back may show an end before its start.
-        return Stretch(kind, task, begun.at_us, max(begun.at_us, at_us), begun.line, line, words)
+        to_us, is_again = max(begun.at_us, at_us), begun.words in AGAIN.values()
+        return Stretch(kind, task, begun.at_us, to_us, begun.line, line, words, is_again=is_again)
 
     def _initialize_ends(self, line: int, at_us: int, event: InitEnd) -> Iterator[Stretch]:
         begun = self._calls.get((Kind.INITIALIZE, event.call))

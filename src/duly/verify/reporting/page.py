@@ -1,5 +1,7 @@
 """A verification as one page: the verdict, the properties, time lines, and each violation with its own.
 
+Of a cluster it has the members, too, and who of them held what.
+
 The page needs nothing but itself: no network, no script, no font. Its own policy forbids all three, so that
 even a mistake in the escaping of a task's name could load and run nothing. The style is in page.html.
 """
@@ -9,6 +11,9 @@ from importlib.resources import files
 from string import Template
 
 from duly.verify.properties import Verdict
+from duly.verify.reporting.members import Biography
+from duly.verify.reporting.members_svg import COLOURS
+from duly.verify.reporting.paper import safe
 from duly.verify.reporting.report import (
     MOST_SHOWN,
     Finding,
@@ -17,20 +22,26 @@ from duly.verify.reporting.report import (
     counted,
     exhibits,
     groups,
+    instant_text,
     summary,
 )
-from duly.verify.reporting.svg import safe, svg
+from duly.verify.reporting.svg import svg
 from duly.verify.reporting.timeline import Picture, Pictures
 
-_OVERVIEW_LANE_PX, _ZOOM_LANE_PX = 30, 46
-_LEGEND = {
+_OVERVIEW_LANE_PX, _CLUSTER_LANE_PX, _MEMBER_LANE_PX, _ZOOM_LANE_PX = 30, 34, 44, 46
+_MOST_BIOGRAPHIES = 40
+_SECOND_US = 1_000_000
+_RUNS = {
     "due": '<path class="due" d="M11 0v14"/>',
     "run that succeeded": '<rect class="ok" y="2" width="22" height="10"/>',
     "run that failed": '<path class="failed" d="M0 2h20v10h-20z"/><path class="failure" d="M20 0v14"/>',
-    "run cut off by a crash": '<rect class="cut" x="1" y="2" width="20" height="10"/>',
+    "run that was cut off": '<rect class="cut" x="1" y="2" width="20" height="10"/>',
     "run not ended in the trace": '<rect class="unfinished" y="2" width="22" height="10"/>',
-    "retry, or again after a crash": '<path class="again" d="M11 12l-5 -8h10z"/>',
+    "retry, or again after it was cut off": '<path class="again" d="M11 12l-5 -8h10z"/>',
     "several runs": '<rect class="ok many" y="2" width="22" height="10"/>',
+}
+_LEGEND = {
+    **_RUNS,
     "initialize": '<rect class="initialize" x="8" y="2" width="5" height="10"/>',
     "stop": '<rect class="stop" x="8" y="2" width="5" height="10"/>',
     "crash": '<g class="crash"><path d="M11 0v14"/></g>',
@@ -38,15 +49,36 @@ _LEGEND = {
     "clocks of the zone change": '<g class="dst"><path d="M11 0v14"/></g>',
     "not active": '<rect class="ground" width="22" height="14"/><rect class="down" width="22" height="14"/>',
 }
+_CLUSTER_LEGEND = {
+    **_RUNS,
+    "by whom it was run": (
+        '<rect class="ok" y="2" width="22" height="10"/><rect class="cap m0" y="2" width="22" height="3"/>'
+    ),
+    "who held its shard": '<rect class="hold m0" y="5" width="22" height="4"/>',
+    "a member died": '<g class="crash"><path d="M11 0v14"/></g>',
+    "edition: a list takes effect": '<g class="edition"><path d="M11 0v14"/></g>',
+}
+_HOLDERS_LEGEND = {
+    "shards held": '<rect class="band m0" y="4" width="22" height="10"/><path class="steps m0" d="M0 4h22"/>',
+    "shards without a living holder": (
+        '<rect class="band free" y="4" width="22" height="10"/><path class="steps free" d="M0 4h22"/>'
+    ),
+    "failover": '<g class="failover"><path d="M11 0v8"/><path class="head" d="M11 14l-5 -7h10z"/></g>',
+    "died": '<g class="death"><path d="M6 2l10 10m0 -10l-10 10"/></g>',
+    "told to stop": '<rect class="stop" x="7" y="3" width="8" height="8"/>',
+    "board out of reach": '<rect class="unreachable" width="22" height="14"/>',
+    "silent": '<rect class="silent" width="22" height="14"/>',
+    "its clock was set": '<g class="step"><path d="M11 0v14"/></g>',
+    "edition: a list takes effect": '<g class="edition"><path d="M11 0v14"/></g>',
+}
 
 
 def page(report: Report, pictures: Pictures) -> str:
     """The whole page."""
-    outcome = report.outcome
     template = Template(files("duly.verify.reporting").joinpath("page.html").read_text(encoding="utf-8"))
     return template.substitute(
-        title=f"duly verify: {outcome.overall.value}",
-        verdict=outcome.overall.value,
+        title=f"duly verify: {report.verdict.value}",
+        verdict=report.verdict.value,
         headline=safe(_headline(report)),
         summary=safe(f"{summary(report)}. {_source(report)}"),
         caveats="\n".join(f"<p>{safe(caveat)}</p>" for caveat in caveats(report)),
@@ -56,7 +88,9 @@ def page(report: Report, pictures: Pictures) -> str:
 
 def _headline(report: Report) -> str:
     broken = [name for name in report.outcome.properties if report.outcome.tallies[name].violated]
-    match report.outcome.overall:
+    match report.verdict:
+        case Verdict.VIOLATED if not broken:
+            return "Violated: not every due and every run can be accounted for"
         case Verdict.VIOLATED:
             total = sum(report.outcome.tallies[name].violated for name in broken)
             return f"Violated: {counted(total, 'violation')} of {', '.join(broken)}"
@@ -76,6 +110,12 @@ def _source(report: Report) -> str:
 def _body(report: Report, pictures: Pictures) -> Iterator[str]:
     yield "<h2>Properties</h2>"
     yield from _properties(report)
+    yield from _account(report)
+    if pictures.holders is not None:
+        yield "<h2>Members</h2>"
+        yield from _members(report, pictures)
+        yield "<h2>Who held what</h2>"
+        yield from _holders(report, pictures.holders)
     if pictures.overview is not None:
         yield "<h2>Time line</h2>"
         yield from _overview(report, pictures.overview)
@@ -109,24 +149,89 @@ def _property(report: Report, name: str) -> str:
     return f'<tr><td class="id">{name}</td><td>{badge}</td>{numbers}<td>{words}</td></tr>'
 
 
+def _account(report: Report) -> Iterator[str]:
+    if report.account is not None:
+        yield "<h2>Dues and runs</h2>"
+        yield from (f"<p>{safe(sentence)}</p>" for sentence in report.account.sentences())
+
+
+def _members(report: Report, pictures: Pictures) -> Iterator[str]:
+    yield '<div class="scroll"><table class="members"><thead><tr><th>member</th>'
+    yield "<th>from</th><th>to</th><th>then</th>"
+    titles = ("processes", "starts", "shards at most", "taken over")
+    yield "".join(f'<th class="number">{title}</th>' for title in titles)
+    yield "</tr></thead><tbody>"
+    told = pictures.biographies[:_MOST_BIOGRAPHIES]
+    for number, biography in enumerate(told):
+        yield _member(report, biography, number)
+    yield "</tbody></table></div>"
+    if more := len(pictures.biographies) - len(told):
+        yield f"<p>And {counted(more, 'more member')}, not told here.</p>"
+
+
+def _member(report: Report, biography: Biography, number: int) -> str:
+    square = f'<rect class="cap m{number % COLOURS}" width="10" height="10"/>'
+    name = f'<svg viewBox="0 0 10 10" aria-hidden="true">{square}</svg>{safe(biography.member)}'
+    times_us = (each // _SECOND_US * _SECOND_US for each in (biography.from_us, biography.to_us))
+    from_, to = (instant_text(each, report.zone) for each in times_us)
+    counts = (biography.processes, biography.starts, biography.most_shards, biography.taken_over)
+    words = "".join(f"<td>{safe(each)}</td>" for each in (from_, to, biography.ending))
+    numbers = "".join(f'<td class="number">{count:,}</td>' for count in counts)
+    return f'<tr><td class="who">{name}</td>{words}{numbers}</tr>'
+
+
+def _holders(report: Report, picture: Picture) -> Iterator[str]:
+    members = picture.members
+    assert members is not None
+    notes = [f"Each row shows how many of {counted(members.shards, 'shard')} a member held."]
+    notes += _hints(report)
+    if members.lanes_left_out:
+        notes.append(
+            f"Shown are {counted(len(members.lanes), 'member')}: those with violations, then those that held "
+            f"most; {members.lanes_left_out:,} more are left out."
+        )
+    if members.failovers_left_out:
+        notes.append(f"The largest failovers are drawn; {members.failovers_left_out:,} more are not.")
+    yield from _card(report, picture, "Who held what", notes + _notes(picture), _HOLDERS_LEGEND)
+
+
 def _overview(report: Report, picture: Picture) -> Iterator[str]:
-    notes = ["Point at a mark to read what it is."]
-    if report.shown:
-        notes.append("A number leads to its violation.")
+    is_cluster = picture.members is not None
+    notes = _hints(report)
     if picture.lanes_left_out:
         shown = counted(len(picture.lanes), "task")
+        others = "the others in the order of their registration"
+        order = "those that the most members ran" if is_cluster else others
         notes.append(
-            f"Shown are {shown}: first those with violations, then the others in the order of their "
-            f"registration; {picture.lanes_left_out:,} more are left out."
+            f"Shown are {shown}: first those with violations, then {order}; "
+            f"{picture.lanes_left_out:,} more are left out."
         )
-    notes += _notes(picture)
+    legend = _CLUSTER_LEGEND if is_cluster else _LEGEND
+    yield from _card(report, picture, "The whole trace", notes + _notes(picture), legend)
+
+
+def _hints(report: Report) -> list[str]:
+    hints = ["Point at a mark to read what it is."]
+    return [*hints, "A number leads to its violation."] if report.shown else hints
+
+
+def _card(
+    report: Report, picture: Picture, label: str, notes: list[str], legend: dict[str, str]
+) -> Iterator[str]:
+    """A picture of the whole time with its legend."""
     yield '<div class="card">'
-    yield _figure(report, picture, "The whole trace", notes, _OVERVIEW_LANE_PX)
+    yield _figure(report, picture, label, notes, _lane_px(picture))
     items = (
         f'<li><svg viewBox="0 0 22 14" aria-hidden="true">{mark}</svg>{words}</li>'
-        for words, mark in _LEGEND.items()
+        for words, mark in legend.items()
     )
     yield f'<ul class="legend">{"".join(items)}</ul></div>'
+
+
+def _lane_px(picture: Picture) -> int:
+    if picture.members is None:
+        return _OVERVIEW_LANE_PX
+    return _MEMBER_LANE_PX if picture.members.lanes else _CLUSTER_LANE_PX
 
 
 def _notes(picture: Picture) -> list[str]:
@@ -140,7 +245,7 @@ def _notes(picture: Picture) -> list[str]:
 
 
 def _figure(report: Report, picture: Picture, label: str, notes: list[str], lane_px: int) -> str:
-    drawing = svg(picture, report.zone, label=label, lane_px=lane_px)
+    drawing = svg(picture, report.zone, label=label, lane_px=lane_px, chain=report.chain)
     return f"<figure>{drawing}<figcaption>{safe(' '.join(notes))}</figcaption></figure>"
 
 

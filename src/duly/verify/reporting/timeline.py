@@ -7,16 +7,17 @@ drawing looks like.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta, tzinfo
 from itertools import compress, islice
 from typing import NamedTuple
 
-from duly.verify.dues import CronTextError, Dues, face_at, minute_start_us
-from duly.verify.reporting.history import History, Kind, Registration, Stretch
+from duly.verify.dues import face_at, minute_start_us
+from duly.verify.reporting.history import History, Kind, Registration, Stretch, dues_of
+from duly.verify.reporting.members import Biography, Members
 from duly.verify.reporting.report import Finding, Report
-from duly.verify.trace import InitEnd, RunEnd, RunStart, Trace, micros
+from duly.verify.trace import Edition, InitEnd, RunEnd, RunStart, Taken, Trace, micros
 
 MOST_LANES = 40
 MOST_STRETCHES = 3_000
@@ -27,6 +28,7 @@ _MOST_DUES = 200
 _MARGIN_US = 120_000_000
 _DAY_US = 86_400_000_000
 _MOST_DAYS = 10_000
+_FAR = (InitEnd, Edition, Taken)
 _FIRST_US, _LAST_US = -62_135_424_000_000_000, 253_402_128_000_000_000
 
 ACROSS = frozenset({Kind.DOWN, Kind.CRASH, Kind.STEP, Kind.FAULT})
@@ -40,6 +42,8 @@ class Flag(NamedTuple):
     task: str | None
     at_us: int
     words: str
+    member: str = ""
+    """In whose trace it became certain, in a cluster."""
 
 
 class Change(NamedTuple):
@@ -56,6 +60,8 @@ class Lane:
     runs: list[Stretch] = field(default_factory=list)
     dues: list[int] | None = field(default_factory=list)
     cron: str = ""
+    holds: list[Stretch] = field(default_factory=list)
+    """Which member of a cluster held its shard when."""
 
 
 @dataclass(slots=True)
@@ -72,6 +78,8 @@ class Picture:
     across: list[Stretch] = field(default_factory=list)
     flags: list[Flag] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    members: Members | None = None
+    """None where there is no cluster."""
     lanes_left_out: int = 0
     _size: int = 0
     _gap_us: int = 0
@@ -87,7 +95,11 @@ class Picture:
 
     def add(self, stretch: Stretch) -> None:
         """Draw a stretch, which is the picture's own from now on."""
-        self._place(stretch).append(stretch)
+        self.put(self._place(stretch), stretch)
+
+    def put(self, row: list[Stretch], stretch: Stretch) -> None:
+        """Draw a stretch in a row of this picture."""
+        row.append(stretch)
         self._size += 1
         if self._size > self.most:
             self._thin()
@@ -117,21 +129,26 @@ class Picture:
         self._size = sum(map(len, self._rows()))
 
     def _rows(self) -> Iterator[list[Stretch]]:
-        yield from (lane.runs for lane in self.lanes.values())
+        for lane in self.lanes.values():
+            yield lane.runs
+            yield lane.holds
+        if self.members is not None:
+            yield from (lane.marks for lane in self.members.lanes.values())
+            yield from self.members.held.values()
         yield self.calls
         yield self.across
 
     def _merged(self, row: list[Stretch]) -> Iterator[Stretch]:
-        last: dict[Kind, Stretch] = {}
+        last: dict[tuple[Kind, str], Stretch] = {}
         for stretch in sorted(row, key=lambda each: each.from_us):
-            before = last.get(stretch.kind)
+            before = last.get((stretch.kind, stretch.member))
             if stretch.line in self.spared or stretch.end_line in self.spared:
                 yield stretch
             elif before is not None and stretch.from_us - before.to_us < self._gap_us:
                 before.to_us = max(before.to_us, stretch.to_us)
                 before.count += stretch.count
             else:
-                last[stretch.kind] = stretch
+                last[stretch.kind, stretch.member] = stretch
                 yield stretch
 
 
@@ -142,6 +159,9 @@ class Pictures(NamedTuple):
     """None when the trace has no event."""
     zooms: dict[int, Picture]
     """Around each violation that is told in full, by its number."""
+    holders: Picture | None = None
+    """Who held what, in a cluster."""
+    biographies: tuple[Biography, ...] = ()
 
 
 class _Collection:
@@ -149,7 +169,7 @@ class _Collection:
 
     def __init__(self, report: Report, overview: Picture) -> None:
         self.overview = overview
-        self.zooms = {finding.number: _zoom(report, finding) for finding in report.shown}
+        self.zooms = {finding.number: zoom(report, finding) for finding in report.shown}
         # The overview is the last: what it gets it keeps, and may change.
         self._all = [*self.zooms.values(), overview]
         self._by_task: dict[str, list[Picture]] = defaultdict(list)
@@ -179,10 +199,15 @@ class _Collection:
         for registration in registrations:
             by_task[registration.task].append(registration)
         for picture in self._all:
-            picture.settle()
-            picture.changes = list(_changes(picture.from_us, picture.to_us, zone))
-            for task, lane in picture.lanes.items():
-                _draw_dues(picture, lane, by_task[task], zone)
+            finish(picture, by_task, zone)
+
+
+def finish(picture: Picture, registrations: Mapping[str, list[Registration]], zone: tzinfo) -> None:
+    """Nothing more will be added to *picture*: draw what can be worked out."""
+    picture.settle()
+    picture.changes = list(_changes(picture.from_us, picture.to_us, zone))
+    for task, lane in picture.lanes.items():
+        _draw_dues(picture, lane, registrations.get(task, []), zone)
 
 
 def pictures(report: Report, lines: Iterable[bytes]) -> Pictures:
@@ -190,14 +215,8 @@ def pictures(report: Report, lines: Iterable[bytes]) -> Pictures:
     first_us, last_us = report.outcome.first_us, report.outcome.last_us
     if first_us is None or last_us is None:
         return Pictures(None, {})
-    # A clock that was set back may have the trace end before it began.
-    times = [first_us, last_us, *(finding.at_us for finding in report.shown)]
-    air_us = max((max(times) - min(times)) // 50, 1_000_000)
-    overview = Picture(*_window(times, air_us), MOST_STRETCHES)
-    for finding in report.shown:
-        for task in _tasks(finding)[: MOST_LANES - len(overview.lanes)]:
-            overview.lanes.setdefault(task, Lane())
-    overview.flags = [_flag(finding) for finding in report.shown]
+    overview = empty_overview(report, [first_us, last_us], MOST_LANES)
+    overview.flags = [flag(finding) for finding in report.shown]
     collection = _Collection(report, overview)
     faults = frozenset(fault.line for fault in report.outcome.faults)
     history = History(Trace(lines), faults, collection.admits)
@@ -207,17 +226,29 @@ def pictures(report: Report, lines: Iterable[bytes]) -> Pictures:
     return Pictures(overview, collection.zooms)
 
 
+def empty_overview(report: Report, events_us: Iterable[int], most_lanes: int) -> Picture:
+    """A picture from the first to the last of *events_us*, with lanes for the tasks of violations."""
+    # A clock that was set back may have the trace end before it began.
+    times = [*events_us, *(finding.at_us for finding in report.shown)]
+    air_us = max((max(times) - min(times)) // 50, 1_000_000)
+    overview = Picture(*_window(times, air_us), MOST_STRETCHES)
+    for finding in report.shown:
+        for task in _tasks(finding)[: most_lanes - len(overview.lanes)]:
+            overview.lanes.setdefault(task, Lane())
+    return overview
+
+
 def _window(times: list[int], margin_us: int) -> tuple[int, int]:
     """From before the first of *times* to after the last, within what datetime can hold."""
     return max(min(times) - margin_us, _FIRST_US), min(max(times) + margin_us, _LAST_US)
 
 
-def _zoom(report: Report, finding: Finding) -> Picture:
+def zoom(report: Report, finding: Finding) -> Picture:
     """The picture around one finding: from before its first event to after its last.
 
     When the list of a task took effect, perhaps a year ago, is worth a line, but not a picture of the year.
     """
-    is_near = [not isinstance(each.event, InitEnd) or finding.task is None for each in finding.evidence]
+    is_near = [not isinstance(each.event, _FAR) or finding.task is None for each in finding.evidence]
     times = [finding.at_us, *(each.at_us for each in compress(finding.evidence, is_near))]
     if finding.is_liveness:
         times.append(finding.at_us + micros(report.header.delta_ms))
@@ -225,7 +256,7 @@ def _zoom(report: Report, finding: Finding) -> Picture:
     lines = frozenset(position.line for position in finding.evidence)
     picture = Picture(*_window(times, margin_us), MOST_IN_A_ZOOM, lines)
     picture.lanes = {task: Lane() for task in _tasks(finding)}
-    picture.flags = [_flag(finding)]
+    picture.flags = [flag(finding)]
     return picture
 
 
@@ -237,7 +268,8 @@ def _tasks(finding: Finding) -> list[str]:
     return list(dict.fromkeys(named))[:_MOST_ZOOM_LANES]
 
 
-def _flag(finding: Finding) -> Flag:
+def flag(finding: Finding) -> Flag:
+    """The mark of a finding."""
     words = "; ".join(f"{names}: {reason}" for names, reason in finding.objections)
     return Flag(finding.number, finding.task, finding.at_us, words)
 
@@ -254,9 +286,8 @@ def _draw_dues(picture: Picture, lane: Lane, registrations: list[Registration], 
 
 def _dues(picture: Picture, registration: Registration, zone: tzinfo) -> Iterator[int]:
     """The dues of one registration; that of the minute in which it took effect stands, too."""
-    try:
-        dues = Dues(registration.cron, zone)
-    except CronTextError:
+    dues = dues_of(registration.cron, zone)
+    if dues is None:
         return
     from_us = minute_start_us(max(registration.from_us, picture.from_us), zone) - 1
     yield from dues.between(from_us, min(registration.to_us, picture.to_us))
