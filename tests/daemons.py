@@ -10,7 +10,7 @@ from typing import Any
 
 from duly.config.schema import Calendar, Config, Invalid, Service, Settings, Timer
 from duly.daemon import views
-from duly.daemon.backend import Reloaded
+from duly.daemon.backend import Begun, Reloaded
 from duly.daemon.protocol import FAILED, OperationError
 from duly.daemon.server import Server
 from duly.instant import instant_of
@@ -99,6 +99,8 @@ class FakeDaemon:
         self.faults: tuple[str, ...] = ()
         self.hold: asyncio.Event | None = None
         """What an action waits for, if it is there."""
+        self.member: str | None = None
+        """Another machine, if its timers are held there."""
 
     def standing(self) -> views.Standing:
         """How it is."""
@@ -157,7 +159,7 @@ class FakeDaemon:
         """Stop a service."""
         self.did.append(("stop", service_id))
 
-    async def trigger(self, timer_id: str, /) -> int:
+    async def trigger(self, timer_id: str, /) -> Begun:
         """Fire a timer."""
         self.did.append(("trigger", timer_id))
         ended = RunRow(
@@ -172,7 +174,7 @@ class FakeDaemon:
             message="exited with code 5",
         )
         await self.history.put([ended], [])
-        return 42
+        return Begun(42, self.member)
 
     async def switch_timer(self, timer_id: str, /, *, enabled: bool) -> None:
         """Enable or disable a timer."""

@@ -15,7 +15,18 @@ from duly.config.schema import Timer
 from duly.errors import StoreError
 from duly.events import Announcer, Event
 from duly.instant import SECOND_US, Instant, duration_us, instant_of
-from duly.store.board import Decide, Hold, Published, SupersededError, Taken, TimerRow, View, shard_of
+from duly.store.board import (
+    Decide,
+    Hold,
+    Published,
+    Reply,
+    Request,
+    SupersededError,
+    Taken,
+    TimerRow,
+    View,
+    shard_of,
+)
 from duly.testing import VirtualClock
 from duly.testing.memory_board import MemoryBoard, Table
 from duly.testing.simulation.clock import SimClock
@@ -71,6 +82,12 @@ class Cable(MemoryBoard):
         super().__init__(now_us, ttl_us=ttl_us, table=table)
         self.refused: list[bool] = []
         """Of each write that a newer list refused, whether it would have begun a run."""
+        self.calls: list[str] = []
+        """What was called, of what is about requests."""
+        self.fails: set[str] = set()
+        """Calls that fail, of those about requests and the writing of timers."""
+        self.loses: set[str] = set()
+        """Of those about requests, calls that are done and seem to fail."""
 
     async def join(self, member: int, name: str, /, *, ttl_us: int) -> None:
         """Join, after a while."""
@@ -107,11 +124,40 @@ class Cable(MemoryBoard):
     ) -> None:
         """Write, after a while, and note what is refused."""
         await self._pass()
+        self._fail("write_timers", self.fails)
         try:
             await super().write_timers(member, hold, number, put=put, removed=removed, edition=edition)
         except SupersededError:
             self.refused.append(any(row.run_by is not None for row in put))
             raise
+
+    async def ask(self, request: Request, /) -> None:
+        """Ask, after a while."""
+        await self._tried("ask", lambda: super(Cable, self).ask(request))
+
+    async def take_requests(self, member: int, holds: Sequence[Hold], /) -> Sequence[Request]:
+        """Take requests, after a while."""
+        return await self._tried("take_requests", lambda: super(Cable, self).take_requests(member, holds))
+
+    async def answer(self, member: int, request_id: int, answer: str, /) -> None:
+        """Answer, after a while."""
+        await self._tried("answer", lambda: super(Cable, self).answer(member, request_id, answer))
+
+    async def reply(self, request_id: int, /, *, withdraws: bool = False) -> Reply | None:
+        """Look for an answer, after a while."""
+        return await self._tried("reply", lambda: super(Cable, self).reply(request_id, withdraws=withdraws))
+
+    async def _tried(self, name: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self.calls.append(name)
+        await self._pass()
+        self._fail(name, self.fails)
+        answer = await call()
+        self._fail(name, self.loses)
+        return answer
+
+    def _fail(self, name: str, among: set[str]) -> None:
+        if name in among:
+            raise StoreError(store=self.name, reason=f"fails to {name}")
 
     async def give(self, member: int, holds: Sequence[Hold], /) -> None:
         """Give, or fail in a way that nobody expects."""

@@ -17,7 +17,7 @@ from duly import Scheduler
 from duly.clock import HostClock
 from duly.config.schema import Calendar, Config, Invalid, Service, Settings, Timer, Warned
 from duly.daemon import views
-from duly.daemon.backend import Reloaded
+from duly.daemon.backend import Begun, Reloaded
 from duly.daemon.protocol import FAILED, OperationError
 from duly.store.history import MemoryRows, MissRow, RunRow
 from duly.supervisor.output import Tail
@@ -125,6 +125,8 @@ class World:
         self.outputs: dict[int, Tail] = {}
         self.did: list[tuple[Any, ...]] = []
         self.violations = 0
+        self.member: str | None = None
+        """Another machine, if its timers are held there."""
         self._last_id = 0
 
     @property
@@ -196,11 +198,11 @@ class World:
         self.states[service_id] = views.StoredService(id=service_id, state="stopped", since_us=now_us())
         self.tell("ServiceRunEnded", service=service_id)
 
-    async def trigger(self, timer_id: str, /) -> int:
+    async def trigger(self, timer_id: str, /) -> Begun:
         """Fire a timer."""
         self.did.append(("trigger", timer_id))
         target = next(timer.target for timer in self.config.timers if timer.id == timer_id)
-        return await self.run_began(target, "trigger", timer=timer_id)
+        return Begun(await self.run_began(target, "trigger", timer=timer_id), self.member)
 
     async def switch_timer(self, timer_id: str, /, *, enabled: bool) -> None:
         """Enable or disable a timer."""

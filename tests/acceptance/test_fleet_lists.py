@@ -1,5 +1,6 @@
 """Daemons that share their timers and have different files, switches and start-ups."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,21 +118,66 @@ def test_gate_of_one_machine(fleet: Fleet) -> None:
 
 
 def test_by_hand_elsewhere(fleet: Fleet) -> None:
-    """A timer that another machine holds is refused, and the sentence names that machine."""
+    """A timer that another machine holds is triggered and switched there; both machines tell who did it."""
     a, b = fleet.begin("ab", fleet.jobs(LONG, **RARELY))
     job = fleet.held_by(b, LONG)[0]
-    fleet.until(lambda: "held by" in a.home.duly("trigger", job).stderr, "a has heard that b took over")
-    for command in ("trigger", "enable", "disable"):
-        answer = a.home.duly(command, job)
-        assert answer.returncode == 1
-        assert answer.stdout == ""
-        said = one_sentence(answer)
-        assert said.startswith(f'Timer "{job}" is held by ')
-        assert f":{b.daemon.pid};" in said
-        assert a.home.asked(command, job, code=1)["error"]["message"] == said
+    done = a.home.asked("trigger", job)
+    assert done["done"] == "triggered"
+    assert done["member"].endswith(f":{b.daemon.pid}")
+    fleet.until_begun(job, on=[b])
+    b.until(rf"OperatorAction action=trigger id={job} who=machine \S+:{a.daemon.pid}\b")
+    a.until(rf"OperatorAction action=trigger id={job} who=(?!machine)")
+    b.until(f"TimerRunEnded timer={job} ")
+    answer = a.home.duly("trigger", job, "--wait")
+    assert answer.returncode == 0
+    assert re.fullmatch(rf"run \d+ on \S+:{b.daemon.pid} ended: success\n", answer.stdout)
+    for command, is_on in (("disable", False), ("enable", True)):
+        assert a.home.duly(command, job).returncode == 0
+        for machine in (a, b):
+            (shown,) = [each for each in machine.home.asked("timers")["timers"] if each["id"] == job]
+            assert shown["enabled"] is is_on
     assert a.home.duly("trigger", "nope").returncode == 3
-    assert b.home.duly("trigger", job, "--wait").returncode == 0
+    assert [note.machine for note in fleet.begins(job)] == ["b", "b"]
+    fleet.account()
+
+
+def test_refused_elsewhere(fleet: Fleet) -> None:
+    """What the holder refuses is refused with the same sentence on every machine."""
+    a, b = fleet.begin("ab", fleet.jobs(LONG, "long", **RARELY))
+    job = fleet.held_by(b, LONG)[0]
+    assert a.home.duly("trigger", job).returncode == 0
+    fleet.until_begun(job, on=[b])
+    there, here = b.home.duly("trigger", job), a.home.duly("trigger", job)
+    assert (here.returncode, here.stdout) == (1, "")
+    assert one_sentence(here) == one_sentence(there)
+    assert a.home.asked("trigger", job, code=1)["error"]["kind"] == "overlap"
+    fleet.let_end(job)
+    b.until(f"TimerRunEnded timer={job} ")
     assert len(fleet.begins(job)) == 1
+
+
+def test_by_hand_while_the_holder_stands_still(fleet: Fleet) -> None:
+    """What is asked of a frozen machine is done by the next holder, once; or it is said that nothing was."""
+    a, b = fleet.begin("ab", fleet.jobs(LONG, **RARELY))
+    job = fleet.held_by(b, LONG)[0]
+    b.freeze()
+    said: list[str] = []
+
+    def is_done() -> bool:
+        answer = a.home.duly("trigger", job)
+        said.append(answer.stdout + answer.stderr)
+        return answer.returncode == 0
+
+    fleet.until(is_done, "a does it itself")
+    for refusal in said[:-1]:
+        assert "nothing was done" in refusal or "on its way" in refusal
+    assert re.fullmatch(rf"Triggered {job}: run \d+\.\n", said[-1])
+    fleet.until_begun(job, on=[a])
+    b.thaw()
+    b.until("ShardsLost")
+    fleet.until_shared(a, b)
+    assert [note.machine for note in fleet.begins(job)] == ["a"]
+    fleet.account()
 
 
 def test_switches_survive_a_failover(fleet: Fleet) -> None:

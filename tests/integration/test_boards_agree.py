@@ -16,6 +16,7 @@ from duly.store.board import (
     Change,
     Hold,
     Published,
+    Request,
     Row,
     ShardsLostError,
     Stored,
@@ -68,6 +69,24 @@ OF_TIMERS = Mix(
     pauses_us=[0, 0, 0, 1, 1, 2],
     outcomes=[("write_timers", refusal) for refusal in (None, ShardsLostError, SupersededError)],
 )
+OF_REQUESTS = Mix(
+    {
+        "join": 4,
+        "beat": 20,
+        "take": 12,
+        "ask": 24,
+        "take_requests": 24,
+        "answer": 16,
+        "reply": 24,
+        "give": 2,
+        "leave": 1,
+    },
+    displacing=0,
+    pauses_us=[0, 0, 0, 1, 1, 2],
+    outcomes=[(kind, None) for kind in ("ask", "take_requests", "answer", "reply")],
+)
+OF_HOLDERS = {"write_timers", "take_requests", "answer"}
+NOT_OF_MEMBERS = {"ask", "reply"}
 
 
 class Chance:
@@ -80,6 +99,9 @@ class Chance:
         self._terms = dict.fromkeys(range(SHARDS), 0)
         self._number = 0
         self._edition = 0
+        self._requests = 3
+        self._given: dict[int, list[int]] = {member: [] for member in MEMBERS}
+        """By member, the requests that it was given."""
         self._holders: dict[int, int] = {}
         self._starts: list[int] = [NOW_US]
         self.shown: list[Stored] = []
@@ -88,16 +110,18 @@ class Chance:
     def call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         """The name of a method of boards, and what to give it."""
         kind = self._random.choices(list(self._mix.weights), list(self._mix.weights.values()))[0]
-        holders = [*self._holders.values()] if kind == "write_timers" else []
+        holders = [*self._holders.values()] if kind in OF_HOLDERS else []
         member = self._random.choice([*MEMBERS, *holders * 4])
         values: tuple[tuple[Any, ...], dict[str, Any]] = getattr(self, f"_{kind}")(member)
-        return kind, (member, *values[0]), values[1]
+        return kind, (*([] if kind in NOT_OF_MEMBERS else [member]), *values[0]), values[1]
 
     def note(self, member: int, answer: object) -> None:
         """Learn the holders, the terms and the editions."""
         if isinstance(answer, Taken):
             self._holders.update((hold.shard, member) for hold in answer.holds)
             self._terms.update((hold.shard, hold.term) for hold in answer.holds)
+        if isinstance(answer, list):
+            self._given[member] += [request.id for request in answer]
         if isinstance(answer, Published):
             self._edition = max(self._edition, answer.edition)
 
@@ -158,6 +182,27 @@ class Chance:
     def _give(self, _member: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return ([self._hold(shard) for shard in self._some(range(SHARDS))],), {}
 
+    def _ask(self, _member: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self._requests += self._random.random() < 0.8
+        shard, until_us = self._random.randrange(SHARDS), self._time.now_us + self._random.randrange(30)
+        return (Request(self._request(), shard, "timer", "trigger", "host", until_us),), {}
+
+    def _take_requests(self, _member: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return ([self._hold(shard) for shard in self._some(range(SHARDS))],), {}
+
+    def _answer(self, member: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self._number += 1
+        request_id = self._random.choice([self._request(), *self._given[member][-2:]])
+        return (request_id, f"answer {self._number} of {member}"), {}
+
+    def _reply(self, _member: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        given = [each[-1] for each in self._given.values() if each]
+        return (self._random.choice([self._request(), *given]),), {"withdraws": self._random.random() < 0.2}
+
+    def _request(self) -> int:
+        """One of the latest."""
+        return self._requests - self._random.choice([0, 0, 0, 0, 1, 2])
+
     def _leave(self, _member: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (), {}
 
@@ -202,7 +247,7 @@ def plain(stored: Stored) -> Stored:
     return stored._replace(record=tuple(stored.record))
 
 
-@pytest.mark.parametrize("mix", [OF_TASKS, OF_TIMERS], ids=["tasks", "timers"])
+@pytest.mark.parametrize("mix", [OF_TASKS, OF_TIMERS, OF_REQUESTS], ids=["tasks", "timers", "requests"])
 @pytest.mark.parametrize("seed", range(6))
 async def test_boards_agree(postgres_url: str, time: PostgresTime, seed: int, mix: Mix) -> None:
     """Two hundred random calls by three members have the same answers, and leave the same behind."""
@@ -211,7 +256,7 @@ async def test_boards_agree(postgres_url: str, time: PostgresTime, seed: int, mi
         await board.open("id", shards=SHARDS)
     chance, random_time = Chance(seed, time, mix), random.Random(seed)
     kinds: set[tuple[str, type | None]] = set()
-    removed = timers = 0
+    removed = timers = given_requests = 0
     for step in range(200):
         kind, given, named = chance.call()
         expected = await outcome(memory, kind, given, named)
@@ -228,7 +273,8 @@ async def test_boards_agree(postgres_url: str, time: PostgresTime, seed: int, mi
         rows = await real.timers()
         assert rows == await memory.timers(), f"seed {seed}, step {step}: {kind} {given} {named}"
         timers = max(timers, len(rows))
+        given_requests += len(actual) if isinstance(actual, list) else 0
         time.advance(random_time.choice(mix.pauses_us))
     await real.close()
     assert set(mix.outcomes) <= set(kinds)
-    assert removed if mix is OF_TASKS else timers > 1
+    assert removed if mix is OF_TASKS else timers > 1 if mix is OF_TIMERS else given_requests

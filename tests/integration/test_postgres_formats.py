@@ -8,7 +8,7 @@ from duly.core.record import record_of
 from duly.core.task import started
 from duly.errors import StoreError
 from duly.instant import SECOND_US
-from duly.store.board import SHARDS, Change, Hold, Row, TimerRow, shard_of
+from duly.store.board import SHARDS, Change, Hold, Reply, Request, Row, TimerRow, Waiting, shard_of
 from duly.store.postgres import PostgresBoard, founding
 from duly.store.postgres.scripts import migrations
 from duly.testing.conformance import NOW_US, sample_task
@@ -58,6 +58,27 @@ async def test_format_one_becomes_the_present_one(
     await asyncio.gather(*(board.close() for board in (older, *several)))
 
 
+async def test_format_two_gets_requests(
+    postgres: PostgresServer, postgres_database: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A board without requests gets them, and keeps its timers; who holds a shard there is asked."""
+    older, hold = await older_board(postgres_url, monkeypatch, 2)
+    assert postgres.value("SELECT to_regclass('duly.request')", database=postgres_database) is None
+    await older.write_timers(1, hold, 2, put=[TIMER], removed=())
+    board = PostgresBoard(postgres_url)
+    assert await board.open("new") == "older"
+    assert postgres.value(FORMAT, database=postgres_database) == len(migrations())
+    assert await board.timers() == [TIMER]
+    now_us = (await board.view()).now_us
+    asked = Request(7, SHARD, "timer", "trigger", "host", now_us + TTL_US)
+    await board.ask(asked)
+    assert (await older.beat(1, ttl_us=TTL_US)).requested == [Waiting(7, SHARD)]
+    assert await older.take_requests(1, [hold]) == [asked]
+    await older.answer(1, 7, "done")
+    assert await board.reply(7) == Reply(1, "done")
+    await asyncio.gather(older.close(), board.close())
+
+
 async def test_onlooker_changes_no_format(
     postgres: PostgresServer, postgres_database: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,5 +109,6 @@ async def test_no_right_to_make_the_table(
     await older.close()
     await older.open("new")
     await older.close()
-    with pytest.raises(StoreError, match=f"the role '{role}' needs SELECT on table duly.timer, INSERT on"):
+    lacking = f"the role '{role}' needs SELECT on table duly.timer, SELECT on table duly.request"
+    with pytest.raises(StoreError, match=lacking):
         await PostgresBoard(url).open("new")

@@ -117,7 +117,8 @@ def test_refusals(client: Client, op: str, params: dict[str, Any], code: str, sa
 
 def test_acting(client: Client, daemon: FakeDaemon) -> None:
     """Every action does what it says once, and tells who did it."""
-    assert client.ask("start", id="backup") == {"done": "started", "id": "backup", "run": 41}
+    started = {"done": "started", "id": "backup", "run": 41, "member": None}
+    assert client.ask("start", id="backup") == started
     assert client.ask("trigger", id="backup")["run"] == 42
     client.ask("stop", id="web")
     client.ask("enable", id="poll")

@@ -66,7 +66,8 @@ def test_acting() -> None:
     """Every operation that acts is there by POST, and does what it does over the socket."""
     site = FakeSite()
     with serving(settings(operator_token=OPERATOR), site) as served:
-        assert post(served, "start", id="backup") == (200, {"done": "started", "id": "backup", "run": 41})
+        started = {"done": "started", "id": "backup", "run": 41, "member": None}
+        assert post(served, "start", id="backup") == (200, started)
         assert post(served, "stop", id="web")[0] == 200
         assert post(served, "trigger", id="backup")[1]["run"] == 42
         assert post(served, "enable", id="poll")[0] == 200

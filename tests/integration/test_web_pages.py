@@ -128,6 +128,17 @@ def test_post_acts_and_leads_back(site: Served, client: httpx.Client) -> None:
     assert [entry[0] for entry in site.world.did] == ["trigger", "noted"]
 
 
+def test_run_on_another_machine(site: Served, client: httpx.Client) -> None:
+    """A run that is on another machine is told with that machine, and no page of ours is offered for it."""
+    site.world.member = "b:17"
+    headers = {"x-csrf-token": _csrf(client), "accept": "application/json"}
+    told = client.post("/act/trigger/backup", headers=headers).json()
+    assert re.fullmatch(r"Triggered backup on b:17: run \d+ there\.", told["message"])
+    assert told["run"] is None
+    answer = client.post("/act/trigger/backup", data={"csrf": _csrf(client)})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/timers/backup")
+
+
 def test_post_tells_a_script(client: httpx.Client) -> None:
     """A script is told what was done, and how to undo it."""
     headers = {"x-csrf-token": _csrf(client), "accept": "application/json"}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -17,7 +18,7 @@ from duly.cli import COMMANDS, main, talking
 from duly.cli.talking import Talk
 from duly.daemon.views import TimerReading
 from duly.supervisor.output import Tail
-from tests.daemons import CONFIG, FakeDaemon, listening, us
+from tests.daemons import CONFIG, TIMERS, FakeDaemon, listening, us
 
 
 @pytest.fixture
@@ -370,6 +371,61 @@ def test_waiting(path: Path) -> None:
     result = run("trigger", "backup", "--wait", "--socket", str(path))
     assert (result.exit_code, result.stdout) == (1, "")
     assert "exit code 5 after 0s: exited with code 5" in result.stderr
+
+
+def test_trigger_elsewhere(path: Path, daemon: FakeDaemon) -> None:
+    """A run on another machine is told with that machine, to people and to machines."""
+    daemon.member = "b:17"
+    assert lines("trigger", "backup", "--socket", str(path)) == ["Triggered backup on b:17: run 42 there."]
+    assert answer("trigger", "backup", "--socket", str(path)) == {
+        "done": "triggered",
+        "id": "backup",
+        "run": 42,
+        "member": "b:17",
+    }
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        ({"last_result": "success"}, 0, "success"),
+        ({"last_result": "exit"}, 1, "exit"),
+        ({"last_result": "success", "last_run_us": us("12:00")}, 1, "only that machine knows how"),
+        (None, 1, "only that machine knows how"),
+    ],
+    ids=["success", "failure", "another run", "no such timer"],
+)
+def test_waiting_elsewhere(
+    path: Path,
+    daemon: FakeDaemon,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    end: dict[str, Any] | None,
+    code: int,
+    said: str,
+) -> None:
+    """With --wait a run on another machine is waited for by its timer, and the command ends as it did."""
+    daemon.member = "b:17"
+    before = TIMERS["backup"]
+    under_way = {"backup": msgspec.structs.replace(before, running_run=42, last_result=None)}
+    changed = {} if end is None else {"backup": msgspec.structs.replace(before, **end)}
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) % 3 == 0:
+            daemon.readings = changed
+
+    monkeypatch.setattr("duly.cli.actions.time.sleep", pause)
+    daemon.readings = under_way
+    result = run("trigger", "backup", "--wait", "--socket", str(path))
+    assert (result.exit_code, result.stdout) == (code, f"run 42 on b:17 ended: {said}\n")
+    assert result.stderr == "Triggered backup on b:17: run 42 there.\n"
+    assert len(pauses) == 3
+    daemon.readings = under_way
+    result = run("trigger", "backup", "--wait", "--json", "--socket", str(path))
+    known = None if code and said != "exit" else said
+    assert (result.exit_code, json.loads(result.stdout)["result"]) == (code, known)
 
 
 # --- finding the daemon ---

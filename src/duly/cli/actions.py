@@ -18,6 +18,8 @@ from duly.cli.timers import invalid_lines
 from duly.cli.words import counted
 
 _POLL_S = 0.05
+_LOOK_S = 0.5
+"""How often one looks at a timer of another machine, of which news come with every beat."""
 
 _wait_option = click.option(
     "-w", "--wait", is_flag=True, help="Show the output until the run ends; end with 1 unless it succeeded."
@@ -56,13 +58,22 @@ def trigger(
 ) -> None:
     """Fire TIMER by hand, now; its schedule stays as it is.
 
+    If another machine holds it, the run is there, and so is its output; --wait waits for its end.
+
     \b
         duly trigger backup
         duly trigger backup --wait
     """  # noqa: D301 (click's mark for lines to keep)
     talk = Talk(place_of(config_path, socket_path, as_json=as_json), as_json=as_json)
     done = talk.act("trigger", id=timer)
-    _told(talk, done, f"Triggered {printable(timer)}: run {done['run']}.", is_followed=wait)
+    if (member := done.get("member")) is None:
+        _told(talk, done, f"Triggered {printable(timer)}: run {done['run']}.", is_followed=wait)
+        return
+    said = f"Triggered {printable(timer)} on {printable(member)}: run {done['run']} there."
+    if wait:
+        _await_elsewhere(talk, done, said)
+    else:
+        _told(talk, done, said)
 
 
 @click.command("stop")
@@ -167,3 +178,31 @@ def _told(talk: Talk, done: dict[str, Any], said: str, *, is_followed: bool = Fa
     run = show_followed(talk.follow("logs", run=done["run"]), as_json=talk.as_json)
     if run is None or run["result"] != "success":
         raise click.exceptions.Exit(1)
+
+
+def _await_elsewhere(talk: Talk, done: dict[str, Any], said: str) -> None:
+    """Wait for the end of a run on another machine, by what its timer shows, and tell how it ended."""
+    click.echo(said, err=True)
+    first = timer = _timer_of(talk, done["id"])
+    while _is_that_run(timer, first) and timer["running"]:
+        time.sleep(_LOOK_S)
+        timer = _timer_of(talk, done["id"])
+    result = timer["last_result"] if _is_that_run(timer, first) else None
+    if talk.as_json:
+        talk.print_json({**done, "result": result})
+    else:
+        member = printable(done["member"])
+        click.echo(f"run {done['run']} on {member} ended: {result or 'only that machine knows how'}")
+    if result != "success":
+        raise click.exceptions.Exit(1)
+
+
+def _is_that_run(timer: Any, first: Any) -> bool:
+    """Whether the last run of a timer is the one that it was at *first*."""
+    return timer is not None and timer["last_run_at"] == first["last_run_at"]
+
+
+def _timer_of(talk: Talk, name: str) -> Any:
+    """A timer as the daemon has it; None if it has no such timer any more."""
+    timers = talk.act("timers").get("timers", ())  # there are none while they are switched off
+    return next((timer for timer in timers if timer["id"] == name), None)

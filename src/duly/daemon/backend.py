@@ -4,7 +4,7 @@ Tests bring a small fake of it, so operations and the socket are tested without 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from duly.config.schema import Config
 from duly.daemon import shapes, views
@@ -81,6 +81,13 @@ class Reloaded(shapes.Shape):
     """Settings that were changed, and take effect when the daemon is started anew."""
 
 
+class Begun(NamedTuple):
+    """A run that was asked for has begun: its id, and on which machine, unless it is this one."""
+
+    run: int | None
+    member: str | None = None
+
+
 class Backend(Protocol):
     """The daemon, as far as operations need it. Its methods raise OperationError."""
 
@@ -122,8 +129,8 @@ class Backend(Protocol):
         """Stop a service, and return when it has stopped."""
         ...
 
-    async def trigger(self, timer_id: str, /) -> int:
-        """Fire a timer by hand; the id of the run."""
+    async def trigger(self, timer_id: str, /) -> Begun:
+        """Fire a timer by hand."""
         ...
 
     async def switch_timer(self, timer_id: str, /, *, enabled: bool) -> None:

@@ -25,7 +25,7 @@ from duly.config.errors import ConfigError
 from duly.config.loading import load_to_run
 from duly.config.plan import changes
 from duly.daemon import views
-from duly.daemon.backend import Door, Reloaded
+from duly.daemon.backend import Begun, Door, Reloaded
 from duly.daemon.faults import Faults
 from duly.daemon.gate import Gate, answered
 from duly.daemon.protocol import BUSY, FAILED, INVALID_CONFIGURATION, OperationError
@@ -456,8 +456,8 @@ class Daemon:
         """Stop a service, and return when it has stopped."""
         await answered(self._serving().stop_service(service_id))
 
-    async def trigger(self, timer_id: str) -> int:
-        """Fire a timer by hand; the id of the run."""
+    async def trigger(self, timer_id: str) -> Begun:
+        """Fire a timer by hand."""
         return await self._opened_gate().trigger(timer_id)
 
     async def switch_timer(self, timer_id: str, *, enabled: bool) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from duly.clock import Watchable
 from duly.config.schema import Timer
+from duly.daemon.backend import Begun
 from duly.daemon.protocol import DISABLED, FAILED, OperationError
 from duly.daemon.sharing import SHARDS, Sharing
 from duly.daemon.views import DISABLED_MESSAGE, TimerReading
@@ -24,6 +25,7 @@ from duly.store.sqlite import SQLiteStore
 from duly.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
+    from duly.timers.asking import Done
     from duly.timers.face import Timers
     from duly.timers.shared import SharedTimers
     from duly.timers.timer import TimerState
@@ -210,9 +212,10 @@ class Gate:
         """What keeps declared timers from running, in words."""
         return [] if self._timers is None else [str(error) for error in self._timers.unreadable.values()]
 
-    async def trigger(self, timer_id: str) -> int:
-        """Fire a timer by hand; the id of the run. Raises OperationError."""
-        return await answered(self._opened().trigger(timer_id))
+    async def trigger(self, timer_id: str) -> Begun:
+        """Fire a timer by hand. Raises OperationError."""
+        begun: int | Done = await answered(self._opened().trigger(timer_id))
+        return Begun(begun) if isinstance(begun, int) else Begun(*begun)
 
     async def switch(self, timer_id: str, *, enabled: bool) -> None:
         """Enable or disable a timer. Raises OperationError."""

@@ -84,6 +84,8 @@ class Done(shapes.Shape):
     done: str
     id: str | None = None
     run: int | None = None
+    member: str | None = None
+    """On which machine the run is, and its number is of, unless that is this one."""
 
 
 class Definitions(shapes.Shape):
@@ -290,9 +292,9 @@ async def _stop(backend: Backend, params: OfOne, who: str) -> Done:
 
 async def _trigger(backend: Backend, params: OfOne, who: str) -> Done:
     _check_timer(backend, params.id)
-    run = await backend.trigger(params.id)
+    begun = await backend.trigger(params.id)
     backend.note_action("trigger", params.id, who)
-    return Done(done="triggered", id=params.id, run=run)
+    return Done(done="triggered", id=params.id, run=begun.run, member=begun.member)
 
 
 async def _enable(backend: Backend, params: OfOne, who: str) -> Done:

@@ -23,6 +23,9 @@ Daemons share timers in the same way (`TimerBoard`). The rows of timers are opaq
 whole. A new edition may leave the shards with their holders; then it is the edition, named with each write
 that begins runs, that keeps anybody from starting by an older list.
 
+A machine that does not hold a timer can leave a *request* for whoever does. It is taken once, by a holder of
+its shard and before its time is over, and answered by who took it. Until it is taken it can be withdrawn.
+
 `duly.testing.boards.BoardConformance` is the suite that every board passes, `TimerBoardConformance` that of
 boards for daemons.
 """
@@ -88,6 +91,34 @@ class TimerRow(NamedTuple):
     record: Sequence[Any]
     """As `timers.record.COLUMNS` has it, the id and the name first: numbers, texts, nulls."""
     run_by: int | None = None
+
+
+class Request(NamedTuple):
+    """What somebody asks of the member that holds a shard, whoever that is."""
+
+    id: int
+    """Drawn at random, like the number of a member: asking again with the same one changes nothing."""
+    shard: int
+    timer: str
+    verb: str
+    asker: str
+    """The name of the machine that asks."""
+    until_us: Instant
+    """Who has not taken it before this instant does not get it any more."""
+
+
+class Waiting(NamedTuple):
+    """A request that its holder has not answered yet."""
+
+    id: int
+    shard: int
+
+
+class Reply(NamedTuple):
+    """What has become of a request."""
+
+    taken_by: int | None = None
+    answer: str | None = None
 
 
 class AwayEnd(NamedTuple):
@@ -160,6 +191,9 @@ class View(msgspec.Struct, frozen=True):
     """Of the newest edition; empty before the first."""
     server: str = ""
     """Which server answered: another one may have forgotten the latest commits. Empty if there is but one."""
+    requested: Sequence[Waiting] = ()
+    """What is asked of the asking member, by id: requests in the shards that it holds, before their time is
+    over, that nobody has taken, or it has itself and not answered yet."""
 
 
 class Taken(NamedTuple):
@@ -362,5 +396,28 @@ class TimerBoard(Board, Protocol):
         *number* counts the writes of the shard, together with those of `write`, and what is not current is
         refused in the same way: ShardsLostError. With the *edition* by which rows begin runs it is refused
         when a newer one is in effect: SupersededError.
+        """
+        ...
+
+    async def ask(self, request: Request, /) -> None:
+        """Leave a request, unless one with its id is there. Those whose time was long ago are forgotten."""
+        ...
+
+    async def take_requests(self, member: int, holds: Sequence[Hold], /) -> Sequence[Request]:
+        """Take what is asked of *member* in these shards (`View.requested`), those that end first first.
+
+        Holds that are not good are passed over. What this member has taken and not answered is given to it
+        again, so that a taking whose outcome is unknown can be repeated; nobody else ever gets it.
+        """
+        ...
+
+    async def answer(self, member: int, request_id: int, answer: str, /) -> None:
+        """Answer a request that *member* has taken, and only such a one. The first answer stands."""
+        ...
+
+    async def reply(self, request_id: int, /, *, withdraws: bool = False) -> Reply | None:
+        """What has become of a request; None if there is none.
+
+        With *withdraws*, one that nobody has taken is taken back: it is shown once more, and is gone.
         """
         ...

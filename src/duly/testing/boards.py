@@ -9,6 +9,7 @@ it, subclass `TimerBoardConformance`, which is both.
 from duly.testing.board_holds import HoldStories
 from duly.testing.board_lists import ListStories
 from duly.testing.board_removals import RemovalStories
+from duly.testing.board_requests import RequestStories
 from duly.testing.board_stories import Another, AnotherTimerBoard, Time
 from duly.testing.board_timers import TimerStories
 from duly.testing.board_writes import WriteStories
@@ -29,5 +30,5 @@ class BoardConformance(HoldStories, WriteStories, ListStories, RemovalStories):
     """What a board must do. Subclass it and give it the fixtures `another` and `time`."""
 
 
-class TimerBoardConformance(BoardConformance, TimerStories):
+class TimerBoardConformance(BoardConformance, TimerStories, RequestStories):
     """What a board that daemons share must do."""

@@ -22,7 +22,9 @@ from duly.store.board import (
     Hold,
     Place,
     Published,
+    Reply,
     Reported,
+    Request,
     Row,
     Seat,
     SeatLostError,
@@ -32,11 +34,16 @@ from duly.store.board import (
     Taken,
     TimerRow,
     View,
+    Waiting,
     shard_of,
 )
 
 FORGOTTEN_US = 24 * 60 * MINUTE_US
 """A member that has been dead for so long, and holds nothing, is forgotten when another joins."""
+
+
+REQUEST_FORGOTTEN_US = 10 * MINUTE_US
+"""So long after its time a request is forgotten, when somebody else asks."""
 
 
 class _Member(msgspec.Struct):
@@ -67,6 +74,12 @@ class _Entry(msgspec.Struct):
     is_failed: bool = False
 
 
+class _Asked(msgspec.Struct):
+    request: Request
+    taken_by: int | None = None
+    answer: str | None = None
+
+
 class Table:
     """What is on a board, for as many MemoryBoards as share it. Tests may look, and may damage."""
 
@@ -79,6 +92,7 @@ class Table:
         """What a list has removed while its run went on."""
         self.timers: dict[tuple[int, int], TimerRow] = {}
         """By shard and id."""
+        self.requests: dict[int, _Asked] = {}
         self.editions: list[str] = []
         """The fingerprints, in order: the first is of edition 1."""
 
@@ -238,6 +252,37 @@ class MemoryBoard:
             table.timers[hold.shard, row.record[0]] = row._replace(record=tuple(row.record))
         table.shards[hold.shard].number = number
 
+    async def ask(self, request: Request, /) -> None:
+        """Leave a request, unless it is there, and forget those of long ago."""
+        table, oldest_us = self._opened(), self._now_us() - REQUEST_FORGOTTEN_US
+        table.requests = {
+            at: asked for at, asked in table.requests.items() if asked.request.until_us > oldest_us
+        }
+        table.requests.setdefault(request.id, _Asked(request))
+
+    async def take_requests(self, member: int, holds: Sequence[Hold], /) -> Sequence[Request]:
+        """Take what is asked of *member* in these shards."""
+        table = self._opened()
+        good = {hold.shard for hold in holds if table.shards[hold.shard].term == hold.term}
+        taken = [asked for asked in self._requested(member) if asked.request.shard in good]
+        for asked in taken:
+            asked.taken_by = member
+        return sorted((asked.request for asked in taken), key=lambda request: (request.until_us, request.id))
+
+    async def answer(self, member: int, request_id: int, answer: str, /) -> None:
+        """Answer a request that *member* has taken."""
+        asked = self._opened().requests.get(request_id)
+        if asked is not None and asked.taken_by == member and asked.answer is None:
+            asked.answer = answer
+
+    async def reply(self, request_id: int, /, *, withdraws: bool = False) -> Reply | None:
+        """What has become of a request, which is taken back if it can and is to be."""
+        table = self._opened()
+        asked = table.requests.get(request_id)
+        if asked is not None and asked.taken_by is None and withdraws:
+            del table.requests[request_id]
+        return None if asked is None else Reply(asked.taken_by, asked.answer)
+
     async def report(self, member: int, ends: Sequence[AwayEnd], /) -> None:
         """Put the ends of away runs on their rows."""
         table = self._opened()
@@ -364,7 +409,29 @@ class MemoryBoard:
         ]
         seats.sort(key=lambda seat: (seat.joined_us, seat.member))
         newest = table.editions[-1] if table.editions else ""
-        return View(now_us, len(table.editions), seats, places, list(self._reported(member)), newest)
+        requested = [Waiting(asked.request.id, asked.request.shard) for asked in self._requested(member)]
+        return View(
+            now_us,
+            len(table.editions),
+            seats,
+            places,
+            list(self._reported(member)),
+            newest,
+            requested=requested,
+        )
+
+    def _requested(self, member: int | None) -> list[_Asked]:
+        table, now_us = self.table, self._now_us()
+        return [
+            asked
+            for _, asked in sorted(table.requests.items())
+            if member is not None
+            and asked.request.shard < len(table.shards)
+            and table.shards[asked.request.shard].holder == member
+            and asked.answer is None
+            and asked.request.until_us > now_us
+            and asked.taken_by in {None, member}
+        ]
 
     def _reported(self, member: int | None) -> Iterable[Reported]:
         for task_id, entry in sorted(self.table.entries.items()):

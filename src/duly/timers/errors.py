@@ -18,6 +18,9 @@ class TimerRefusal(StrEnum):
     ELSEWHERE = "elsewhere"
     MOVING = "moving"
     SUPERSEDED = "superseded"
+    BEHIND = "behind"
+    UNANSWERED = "unanswered"
+    FAILED = "failed"
 
 
 _SENTENCES = {
@@ -32,19 +35,33 @@ _SENTENCES = {
     ),
     TimerRefusal.STOPPING: 'Timer "{timer}" is left as it is: the supervisor is stopping',
     TimerRefusal.OFF: 'Timer "{timer}" is left as it is: timers are switched off',
-    TimerRefusal.ELSEWHERE: 'Timer "{timer}" is held by {target}; run the same command on that machine',
+    TimerRefusal.ELSEWHERE: (
+        'Timer "{timer}" is held by {target}, which does not answer; nothing was done, try again in a moment'
+    ),
     TimerRefusal.MOVING: 'Timer "{timer}" is on its way from one machine to another; try again in a moment',
     TimerRefusal.SUPERSEDED: (
         'Timer "{timer}" is not triggered: other machines have a newer configuration; reload this one'
     ),
+    TimerRefusal.BEHIND: (
+        'Timer "{timer}" is not triggered: {target} holds it and has an older configuration; reload that one'
+    ),
+    TimerRefusal.UNANSWERED: (
+        'Timer "{timer}": {target} was asked and has not answered; it may yet do it, see `duly timers`'
+    ),
+    TimerRefusal.FAILED: 'Timer "{timer}" is held by {target}, where it did not work: {reason}',
 }
 
 
 class TimerError(SchedulerError):
     """Something asked of a timer is not done; `kind` says why."""
 
-    def __init__(self, kind: TimerRefusal, *, timer: str, target: str = "") -> None:
-        details = {"kind": kind.value, "timer": timer, "target": target}
-        super().__init__(_SENTENCES[kind].format(timer=timer, target=target), details)
+    def __init__(self, kind: TimerRefusal, *, timer: str, target: str = "", reason: str = "") -> None:
+        details: dict[str, object] = {"kind": kind.value, "timer": timer, "target": target}
+        if reason:
+            details["reason"] = reason
+        if kind is TimerRefusal.UNANSWERED:
+            details["may_be_done"] = True
+        super().__init__(_SENTENCES[kind].format(timer=timer, target=target, reason=reason), details)
         self.kind = kind
         self.timer = timer
+        self.target = target

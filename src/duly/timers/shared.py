@@ -27,6 +27,7 @@ from duly.errors import StoreError
 from duly.events import Announcer
 from duly.instant import Instant, instant_of
 from duly.store.board import Change, Hold, Taken, TimerBoard, TimerRow, View, shard_of
+from duly.timers.asking import Asking, Done, Verb
 from duly.timers.board_time import BoardTime, CuttableTargets
 from duly.timers.calendar import CalendarShelf
 from duly.timers.dues import next_run_us
@@ -97,6 +98,7 @@ class SharedTimers:
         self._names: Mapping[int | None, str] = {}
         """By its number, what each member is called."""
         self._holders: Mapping[int, int | None] = {}
+        self._asking = Asking(board, self._mine, self.tenancy, clock, announcer, parts=self._parts)
         self._is_superseded = False
         """A living member has a newer list: nothing starts here."""
         self._is_looked_at = True
@@ -215,6 +217,7 @@ class SharedTimers:
         await self.tenancy.end()
         for shard in tuple(self._parts):
             await self._drop(shard)
+        await self._asking.end()
         if self._mine.member:
             await self.tenancy.leave()
 
@@ -260,6 +263,7 @@ class SharedTimers:
         self._is_superseded = max(living, default=0) > self._mine.edition
         for shard in tuple(self._parts):
             self._pause(shard)
+        self._asking.heed(view.requested, is_superseded=self._is_superseded)
         if not self._is_superseded:
             await self._tell_lists()
         return bool(gone)
@@ -459,31 +463,29 @@ class SharedTimers:
 
     # --- by hand ---
 
-    async def trigger(self, name: str) -> int:
-        """Fire a timer now that this machine holds; the id of the run. Raises TimerError, StoreError."""
-        part = self._part_of(name)
-        if self._is_superseded:
-            raise TimerError(TimerRefusal.SUPERSEDED, timer=name)
-        return await part.trigger(name)
+    async def trigger(self, name: str) -> Done:
+        """Fire a timer now, wherever it is held; the run that began. Raises TimerError, StoreError."""
+        return await self._by_hand(Verb.TRIGGER, name)
 
     async def enable(self, name: str) -> None:
-        """Switch a timer on that this machine holds. Raises TimerError, StoreError."""
-        await self._part_of(name).enable(name)
+        """Switch a timer on, wherever it is held. Raises TimerError, StoreError."""
+        await self._by_hand(Verb.ENABLE, name)
 
     async def disable(self, name: str) -> None:
-        """Switch a timer off that this machine holds. Raises TimerError, StoreError."""
-        await self._part_of(name).disable(name)
+        """Switch a timer off, wherever it is held. Raises TimerError, StoreError."""
+        await self._by_hand(Verb.DISABLE, name)
 
-    def _part_of(self, name: str) -> Timers:
+    async def _by_hand(self, verb: Verb, name: str) -> Done:
         timer = next((item.definition for item in self._declared if item.definition.id == name), None)
         if timer is None:
             raise TimerError(TimerRefusal.UNKNOWN, timer=name)
-        part = self._parts.get(self._shard_of(timer))
-        if part is not None:
-            return part
-        holder = self._holder_of(self._shard_of(timer))
-        kind = TimerRefusal.ELSEWHERE if holder else TimerRefusal.MOVING
-        raise TimerError(kind, timer=name, target=holder)
+        done = await self._asking.done(verb, name, self._shard_of(timer), self._holder_of)
+        if done.member is not None:
+            try:
+                await self._look_elsewhere()
+            except StoreError:
+                self._elsewhere.pop(name, None)  # what we know is from before; the next beat looks again
+        return done
 
     # --- what others tell ---
 

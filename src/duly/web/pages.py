@@ -452,16 +452,19 @@ class Pages:
         finally:
             self.renderer.forget()
         message = _DONE[wanted.name].format(id=words.visible(wanted.id))
+        run = done.run
+        if done.member is not None:  # it has the number there, and its page is there
+            message, run = f"{message[:-1]} on {words.visible(done.member)}: run {run} there.", None
         undo = models.UNDONE_BY.get(wanted.name)
         if is_script:
             answer: dict[str, Any] = {
                 "message": message,
-                "run": done.run,
+                "run": run,
                 "undo": undo and {"name": undo, "id": wanted.id},
             }
             answer["undo_href"] = models.action(undo, wanted.id).href if undo else None
             return json_response(msgspec.json.encode(answer))
-        return RedirectResponse(f"/runs/{done.run}" if done.run is not None else _home_of(wanted), 303)
+        return RedirectResponse(f"/runs/{run}" if run is not None else _home_of(wanted), 303)
 
 
 def _wanted(request: Request) -> models.Action:

@@ -19,7 +19,7 @@ from duly.core.record import COLUMNS, task_from
 from duly.core.schedule import Schedules
 from duly.core.task import Task
 from duly.daemon import views
-from duly.daemon.backend import Output, Reloaded
+from duly.daemon.backend import Begun, Output, Reloaded
 from duly.daemon.protocol import OperationError
 from duly.errors import StoreError, TaskTryDeserializeError
 from duly.instant import MINUTE_US, NEVER_US, SECOND_US, Instant, instant_of
@@ -108,7 +108,7 @@ class StoreBackend:
         """Refused."""
         _refuse()
 
-    async def trigger(self, _timer_id: str, /) -> int:
+    async def trigger(self, _timer_id: str, /) -> Begun:
         """Refused."""
         _refuse()
 

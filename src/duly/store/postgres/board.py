@@ -6,9 +6,9 @@ statement of its own and therefore with a snapshot taken when the locks were had
 wants is right, and does all of it or nothing. So nothing that is decided rests on what was true before a
 wait.
 
-The order of locks, for all: the one who publishes (`meta`), shards, members, tasks, removed tasks, timers. A
-take keeps the leases of those it takes from as they are until it is done; a beat that waited for that sees
-its outcome.
+The order of locks, for all: the one who publishes (`meta`), shards, members, tasks, removed tasks, timers,
+requests. A take keeps the leases of those it takes from as they are until it is done; a beat that waited for
+that sees its outcome.
 
 Beats and looks have a connection and a thread of their own, so that a long write does not delay a renewal.
 """
@@ -32,7 +32,9 @@ from duly.store.board import (
     Hold,
     Place,
     Published,
+    Reply,
     Reported,
+    Request,
     Row,
     Seat,
     SeatLostError,
@@ -41,6 +43,7 @@ from duly.store.board import (
     Taken,
     TimerRow,
     View,
+    Waiting,
     shard_of,
 )
 from duly.store.postgres.address import address_of
@@ -52,6 +55,7 @@ from duly.store.postgres.packing import (
     packed_state,
     packed_timers,
     packed_whole,
+    request_from,
     stored_from,
     timer_from,
     unescaped,
@@ -63,6 +67,9 @@ T = TypeVar("T")
 
 FORGOTTEN_US = 24 * 60 * MINUTE_US
 """A member that has been dead for so long, and holds nothing, is forgotten when another joins."""
+
+REQUEST_FORGOTTEN_US = 10 * MINUTE_US
+"""So long after its time a request is forgotten, when somebody else asks."""
 
 _WHOLE_BOARD = 5
 """So many times longer is waited for what concerns all tasks: making the tables, publishing a list."""
@@ -221,6 +228,38 @@ class PostgresBoard:
         if edition is not None and newest > edition:
             raise SupersededError(store=self.name, edition=edition, newest=newest)
 
+    async def ask(self, request: Request, /) -> None:
+        """Leave a request, unless it is there, and forget those of long ago."""
+        texts = {"timer": request.timer, "verb": request.verb, "asker": request.asker}
+        values = {
+            **request._asdict(),
+            **{key: escaped(text) for key, text in texts.items()},
+            "forgotten_us": REQUEST_FORGOTTEN_US,
+        }
+        await self._ask(self._scripts.of("ask"), values)
+
+    async def take_requests(self, member: int, holds: Sequence[Hold], /) -> Sequence[Request]:
+        """Take what is asked of *member* in these shards."""
+        values = {
+            "member": member,
+            "shards": array(hold.shard for hold in holds),
+            "terms": array(hold.term for hold in holds),
+        }
+        rows = (await self._ask(self._scripts.of("lock", "take_requests"), values))[-1]
+        return sorted(map(request_from, rows), key=lambda request: (request.until_us, request.id))
+
+    async def answer(self, member: int, request_id: int, answer: str, /) -> None:
+        """Answer a request that *member* has taken."""
+        values = {"member": member, "id": request_id, "answer": escaped(answer)}
+        await self._ask(self._scripts.of("answer"), values)
+
+    async def reply(self, request_id: int, /, *, withdraws: bool = False) -> Reply | None:
+        """What has become of a request, which is taken back if it can and is to be."""
+        names = ("withdraw", "reply") if withdraws else ("reply",)
+        answers = await self._ask(self._scripts.of(*names), {"id": request_id})
+        rows = [row for of_one in answers[-len(names) :] for row in of_one]
+        return Reply(rows[0][0], None if rows[0][1] is None else unescaped(rows[0][1])) if rows else None
+
     async def report(self, member: int, ends: Sequence[AwayEnd], /) -> None:
         """Put the ends of away runs on their rows."""
         values = {
@@ -328,7 +367,7 @@ class PostgresBoard:
 
 
 def _view_from(row: tuple[Any, ...]) -> View:
-    now_us, edition, seats, places, reported, fingerprint, server = row
+    now_us, edition, seats, places, reported, fingerprint, server, requested = row
     return View(
         now_us=now_us,
         edition=edition,
@@ -337,4 +376,5 @@ def _view_from(row: tuple[Any, ...]) -> View:
         reported=[Reported(AwayEnd(*end), run_by) for *end, run_by in _decoded(reported)],
         fingerprint=unescaped(fingerprint),
         server=server,
+        requested=[Waiting(*each) for each in _decoded(requested)],
     )

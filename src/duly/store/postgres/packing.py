@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from duly.core.record import COLUMNS, STATE_COLUMNS, record_of, state_of
-from duly.store.board import Row, Stored, TimerRow, shard_of
+from duly.store.board import Request, Row, Stored, TimerRow, shard_of
 
 _encoded = msgspec.json.Encoder().encode
 
@@ -62,6 +62,12 @@ def timer_from(row: Sequence[Any]) -> TimerRow:
     shard, timer_id, name, text, run_by = row
     key, record = (timer_id, _name_in(name)), _record_in(text)
     return TimerRow(shard, record if record[:2] == key else key, run_by)
+
+
+def request_from(row: Sequence[Any]) -> Request:
+    """A request as it came from the database."""
+    request_id, shard, timer, verb, asker, until_us = row
+    return Request(request_id, shard, unescaped(timer), unescaped(verb), unescaped(asker), until_us)
 
 
 def stored_from(row: Sequence[Any]) -> Stored:

@@ -14,5 +14,12 @@ SELECT now_us,
         JOIN {schema}.shard USING (shard)
         WHERE holder = %(member)s AND ended_us IS NOT NULL),
        coalesce((SELECT fingerprint FROM {schema}.edition ORDER BY number DESC LIMIT 1), ''),
-       extract(epoch FROM pg_postmaster_start_time())::text
+       extract(epoch FROM pg_postmaster_start_time())::text,
+       (SELECT coalesce(json_agg(json_build_array(id, shard) ORDER BY id), '[]')::text
+        FROM {schema}.request
+        JOIN {schema}.shard USING (shard)
+        WHERE holder = %(member)s
+          AND answer IS NULL
+          AND until_us > now_us
+          AND coalesce(taken_by, %(member)s) = %(member)s)
 FROM clock;

@@ -1,0 +1,12 @@
+-- Format 3: what daemons ask of each other. Whoever takes a request holds the lock on the row of its shard.
+CREATE TABLE {schema}.request (
+    id       bigint  PRIMARY KEY,
+    shard    integer NOT NULL,
+    timer    text    NOT NULL,
+    verb     text    NOT NULL,
+    asker    text    NOT NULL,
+    until_us bigint  NOT NULL,  -- nobody takes it from this instant on
+    taken_by bigint,
+    answer   text
+);
+CREATE INDEX request_open ON {schema}.request (shard) WHERE answer IS NULL;

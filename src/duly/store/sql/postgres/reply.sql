@@ -1,0 +1,1 @@
+SELECT taken_by, answer FROM {schema}.request WHERE id = %(id)s;
