@@ -84,6 +84,19 @@ def test_newer_list_takes_effect() -> None:
         assert len(a.runs()) > SHARDS
 
 
+def test_same_list_a_moment_later() -> None:
+    """A machine that is reloaded before it has heard of the new list of another takes it up at once."""
+    with SharedWorld() as world:
+        a, b = world.member("a", *EACH), world.member("b", *EACH)
+        world.until("12:00:50")
+        for member in (a, b):
+            world.do(member.timers.reload([*EACH, timer("more", JOBS[3], on_calendar=daily(9))]))
+        assert a.told("EditionSuperseded") + b.told("EditionSuperseded") == []
+        assert {state.name for state in b.timers.all()} >= {"more"}
+        world.until("12:01:30")
+        assert len(a.runs()) == len(b.runs()) == SHARDS // 2
+
+
 def test_list_of_the_dead() -> None:
     """When nobody with the newer list is left, the older one runs what that left as it was, and no more."""
     with SharedWorld() as world:

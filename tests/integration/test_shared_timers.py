@@ -233,15 +233,73 @@ def test_start_up_comes_again_for_a_new_cluster() -> None:
 
 
 def test_start_up_is_not_lost_in_a_move() -> None:
-    """A start-up trigger that has yet to come comes once, though another machine joins meanwhile."""
+    """A start-up trigger that has yet to come does not keep its shard from moving, and comes there, once."""
     with SharedWorld() as world:
         definitions = each(on_startup_sec=60)
         a = world.member("a", *definitions)
         world.after(10 * SECOND)
         b = world.member("b", *definitions)
-        world.after(2 * MINUTE)
-        assert [len(a.runs(job) + b.runs(job)) for job in JOBS] == [1] * SHARDS
+        world.after(20 * SECOND)
         assert len(a.held) == len(b.held) == SHARDS // 2
+        world.after(2 * MINUTE)
+        assert a.runs() == b.runs() == [("12:01:30", "startup")] * (SHARDS // 2)
+        assert {began.service for began in a.targets.began + b.targets.began} == set(JOBS)
+        a.die()
+        world.after(MINUTE)
+        assert b.held == list(range(SHARDS))
+        assert len(b.runs()) == SHARDS // 2
+
+
+@pytest.mark.parametrize("after_sec", [20, 60], ids=["while nobody holds it", "later"])
+def test_start_up_of_a_machine_that_dies(after_sec: int) -> None:
+    """When the first machine dies before its start-up triggers came they come elsewhere: intervals begin."""
+    with SharedWorld() as world:
+        definitions = each(on_startup_sec=after_sec, on_unit_active_sec=600)
+        a = world.member("a", *definitions)
+        b = world.member("b", *definitions)
+        world.after(19 * SECOND)
+        a.die()
+        b.die()
+        c = world.member("c", *definitions)
+        world.after(2 * MINUTE)
+        assert [[reason for _, reason in c.runs(job)] for job in JOBS] == [["startup"]] * SHARDS
+        world.after(10 * MINUTE)
+        assert [[reason for _, reason in c.runs(job)] for job in JOBS] == [["startup", "interval"]] * SHARDS
+
+
+def test_start_up_of_timers_that_come_later() -> None:
+    """Counted from the start-up too, a trigger of a new file comes if that still lies ahead, anywhere."""
+    with SharedWorld() as world:
+        a, b = world.member("a", *each(on_calendar=daily(9))), world.member("b", *each(on_calendar=daily(9)))
+        world.after(30 * SECOND)
+        assert len(a.held) == len(b.held) == SHARDS // 2
+        new = [*each(on_startup_sec=10), *(timer(f"{job}-2", job, on_startup_sec=90) for job in JOBS)]
+        for member in (a, b):
+            world.do(member.timers.reload(new))
+        world.after(2 * MINUTE)
+        assert a.runs() + b.runs() == [("12:02:00", "startup")] * SHARDS
+        a.die()
+        world.after(MINUTE)
+        assert (b.held, len(b.runs())) == (list(range(SHARDS)), SHARDS // 2)
+
+
+def test_start_up_and_a_gate_that_was_closed() -> None:
+    """What passed while the gate was closed everywhere does not come, also not where its shard goes then."""
+    with SharedWorld() as world:
+        definitions = [*each(on_startup_sec=20), *(timer(f"{job}-2", job, on_startup_sec=90) for job in JOBS)]
+        a = world.member("a", *definitions)
+        started_up_us = instant_of(a.host.now())
+        world.after(10 * SECOND)
+        world.do(a.timers.stop())
+        world.after(20 * SECOND)
+        a = world.machine("a")
+        world.do(a.timers.start(definitions, started_up_us=started_up_us))
+        b = world.member("b", *definitions)
+        world.after(20 * SECOND)
+        assert len(a.held) == len(b.held) == SHARDS // 2
+        assert a.runs() + b.runs() == []
+        world.after(MINUTE)
+        assert a.runs() == b.runs() == [("12:02:00", "startup")] * (SHARDS // 2)
 
 
 def test_start_up_of_machines_that_start_together() -> None:

@@ -379,8 +379,9 @@ class Tenancy:
 
     def tell_published(self, published: Published) -> None:
         """Tell what became of the list that the tenant brought."""
-        if published.is_new:
+        if published.is_current:
             self._mine.newest = published.edition
+        if published.is_new:
             self._announce("EditionPublished", edition=published.edition)
         elif not published.is_current:
             self._announce("EditionSuperseded", edition=published.edition, newest=self._mine.newest)

@@ -175,6 +175,14 @@ class Place(msgspec.Struct, frozen=True):
     """When that was."""
 
 
+class StartUp(NamedTuple):
+    """When the machines of a cluster, the first of them, started up."""
+
+    at_us: Instant
+    opened_us: Instant
+    """What was to come so long after it is not to come any more if that was up to here."""
+
+
 class View(msgspec.Struct, frozen=True):
     """What the board looks like at one instant."""
 
@@ -194,6 +202,8 @@ class View(msgspec.Struct, frozen=True):
     requested: Sequence[Waiting] = ()
     """What is asked of the asking member, by id: requests in the shards that it holds, before their time is
     over, that nobody has taken, or it has itself and not answered yet."""
+    start_up: StartUp | None = None
+    """As the first machine has noted it; None before that."""
 
 
 class Taken(NamedTuple):
@@ -370,6 +380,10 @@ class TimerBoard(Board, Protocol):
         self, member: int, fingerprint: str, decide: Decide, /, *, displaces: bool = True
     ) -> Published:
         """As every board does it; but unless it *displaces* anybody, the shards stay with their holders."""
+        ...
+
+    async def note_start_up(self, member: int, start_up: StartUp, /) -> None:
+        """Have every view show *start_up* from now on. Raises SeatLostError unless the lease is good."""
         ...
 
     async def timers(self, shards: Sequence[int] | None = None, /) -> Sequence[TimerRow]:

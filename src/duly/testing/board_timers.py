@@ -12,7 +12,9 @@ from duly.store.board import (
     Hold,
     Published,
     Row,
+    SeatLostError,
     ShardsLostError,
+    StartUp,
     SupersededError,
     TimerBoard,
     TimerRow,
@@ -80,6 +82,22 @@ class TimerStories:
         assert isinstance(board, TimerBoard)
         for shards in (None, ALL, [], [0], [99]):
             assert list(await board.timers(shards)) == []
+
+    @story
+    async def test_start_up_is_shown(self, another: AnotherTimerBoard, time: Time) -> None:
+        """When the first machine started up is shown to all, until another says so; the dead cannot."""
+        first, second = await joined(another, 1, 2)
+        assert (await second.view()).start_up is None
+        for start_up in (StartUp(NOW_US, NOW_US - 1), StartUp(NOW_US + 7, NOW_US + 9)):
+            await first.note_start_up(1, start_up)
+            assert (await second.view()).start_up == start_up
+            assert (await second.beat(2, ttl_us=TTL_US)).start_up == start_up
+        time.advance(TTL_US)
+        await beaten(second, 2)
+        for member in (1, 3):
+            with pytest.raises(SeatLostError):
+                await first.note_start_up(member, StartUp(NOW_US, NOW_US))
+        assert (await second.view()).start_up == start_up
 
     @story
     async def test_timers_come_back(self, another: AnotherTimerBoard) -> None:

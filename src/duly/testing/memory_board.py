@@ -29,6 +29,7 @@ from duly.store.board import (
     Seat,
     SeatLostError,
     ShardsLostError,
+    StartUp,
     Stored,
     SupersededError,
     Taken,
@@ -93,6 +94,7 @@ class Table:
         self.timers: dict[tuple[int, int], TimerRow] = {}
         """By shard and id."""
         self.requests: dict[int, _Asked] = {}
+        self.start_up: StartUp | None = None
         self.editions: list[str] = []
         """The fingerprints, in order: the first is of edition 1."""
 
@@ -221,6 +223,13 @@ class MemoryBoard:
             self._put(map(self._saved, rows))
         for hold, number in holds.items():
             table.shards[hold.shard].number = number
+
+    async def note_start_up(self, member: int, start_up: StartUp, /) -> None:
+        """Have every view show when the first machine started up."""
+        self._opened()
+        if not self._is_alive(member, self._now_us()):
+            raise SeatLostError(store=self.name)
+        self.table.start_up = start_up
 
     async def timers(self, shards: Sequence[int] | None = None, /) -> Sequence[TimerRow]:
         """The timers of *shards*, or of all."""
@@ -418,6 +427,7 @@ class MemoryBoard:
             list(self._reported(member)),
             newest,
             requested=requested,
+            start_up=table.start_up,
         )
 
     def _requested(self, member: int | None) -> list[_Asked]:

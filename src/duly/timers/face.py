@@ -41,6 +41,7 @@ from duly.timers.timer import (
     interval_us,
     last_known_end_us,
     switched,
+    switched_back,
     target_ended,
     with_result,
 )
@@ -88,6 +89,7 @@ class Timers:
         """Other machines run the targets too, and tell nobody here when they end: only the timers know."""
         self._calendars = CalendarShelf(zone)
         self._started_up_us: Instant | None = None
+        self._opened_us: Instant | None = None
         self._next_id = 1
         self._recall = Recall(targets.outcome)
         self._by_target: dict[str, list[str]] = {}
@@ -105,6 +107,7 @@ class Timers:
         *,
         started_up_us: Instant | None,
         is_start_up: bool = False,
+        opened_us: Instant | None = None,
         invalid: Collection[str] = (),
         moved: Sequence[Record] = (),
     ) -> Reconciliation:
@@ -113,14 +116,15 @@ class Timers:
         What it knows of timers whose definition is *invalid* is kept for when that is mended. Those of which
         it knows nothing may be known from another place, by the records of those that *moved*.
         *started_up_us* is when start-up was complete. With *is_start_up* that was just now, so that even the
-        shortest `on_startup_sec` still lies ahead; otherwise one that has passed does not come any more.
+        shortest `on_startup_sec` still lies ahead; otherwise one that has passed does not come any more, but
+        with *opened_us* only one that had passed by then (`Surroundings`).
         A `stop` that comes before this is done holds: nothing begins.
         """
         self._poller.renew()
         contents = await self._shelf.open("")
         if self._poller.is_closed:
             return Reconciliation()
-        self._started_up_us = started_up_us
+        self._started_up_us, self._opened_us = started_up_us, opened_us
         self._unwatch = self._clock.watch(self._on_step)
         try:
             async with self._poller.writing:
@@ -318,7 +322,7 @@ class Timers:
             await self._poller.flush()
         except StoreError:
             async with self._poller.writing:
-                self._change(name, lambda timer: _switched_back(timer, before))
+                self._change(name, lambda timer: switched_back(timer, before))
             raise
 
     def _change(self, name: str, change: Callable[[TimerState], TimerState]) -> TimerState:
@@ -393,6 +397,7 @@ class Timers:
             is_start_up=is_start_up,
             next_id=self._next_id,
             last_end_us=self._last_end_us,
+            opened_us=self._opened_us,
         )
 
     def _last_end_us(self, timer: TimerState) -> Instant | None:
@@ -489,12 +494,3 @@ _REFUSALS = {
     "disabled": TimerRefusal.DISABLED_TARGET,
     "missing": TimerRefusal.TARGET_NOT_FOUND,
 }
-
-
-def _switched_back(timer: TimerState, before: TimerState) -> TimerState:
-    return msgspec.structs.replace(
-        timer,
-        enabled_override=before.enabled_override,
-        retry_at_us=before.retry_at_us,
-        retry_attempt=before.retry_attempt,
-    )

@@ -66,6 +66,9 @@ class Surroundings(NamedTuple):
     next_id: int
     last_end_us: Callable[[TimerState], Instant | None]
     """When the last run of the target of a timer ended."""
+    opened_us: Instant | None = None
+    """With others who go on: start-up triggers up to here do not come. Those after it come, however late,
+    unless their row says that they have come."""
 
 
 def reconciled(
@@ -141,5 +144,8 @@ def _with_startup(timer: TimerState, around: Surroundings, *, has_fired: bool) -
     if after_sec is None or around.started_up_us is None:
         return msgspec.structs.replace(timer, startup_at_us=None, startup_triggered=False)
     at_us = around.started_up_us + span_us(after_sec)
-    has_passed = at_us <= around.now_us and not around.is_start_up
+    if around.opened_us is None:
+        has_passed = at_us <= around.now_us and not around.is_start_up
+    else:
+        has_passed = at_us <= max(timer.answered_us, around.opened_us)
     return msgspec.structs.replace(timer, startup_at_us=at_us, startup_triggered=has_fired or has_passed)

@@ -5,8 +5,8 @@ each other. Each shard that this machine holds is worked on by a `Timers` of its
 there are others. What is here is the tenant of a `cluster.tenancy`: shards come, and their timers begin; they
 go, and their timers end.
 
-A shard is given away only when nothing runs in it, and unless it must go only when no retry or start-up
-trigger is pending: those are in memory alone. It is lost when the lease runs out: then its runs are
+A shard is given away only when nothing runs in it, and unless it must go only when no retry is pending: those
+are in memory alone. It is lost when the lease runs out: then its runs are
 ended at once, because another machine will find them interrupted. When a newer list is in effect nothing
 starts here, what runs is let end, and the shards go to the machines that have that list.
 """
@@ -26,7 +26,7 @@ from duly.core.record import Record
 from duly.errors import StoreError
 from duly.events import Announcer
 from duly.instant import Instant, instant_of
-from duly.store.board import Change, Hold, Taken, TimerBoard, TimerRow, View, shard_of
+from duly.store.board import Change, Hold, StartUp, Taken, TimerBoard, TimerRow, View, shard_of
 from duly.timers.asking import Asking, Done, Verb
 from duly.timers.board_time import BoardTime, CuttableTargets
 from duly.timers.calendar import CalendarShelf
@@ -36,7 +36,7 @@ from duly.timers.face import NoteMiss, Timers
 from duly.timers.recall import told_of
 from duly.timers.record import Declared, TimerRecordError, fingerprint_of, name_in, text_of
 from duly.timers.shard import ShardShelf
-from duly.timers.timer import TimerState, has_own_deadline
+from duly.timers.timer import TimerState
 
 _LOOKS_EVERY = 5
 """After so many beats the timers of others are looked at even if nobody has asked."""
@@ -83,9 +83,10 @@ class SharedTimers:
         self._declared: list[Declared] = []
         self._invalid: Collection[str] = ()
         self._fingerprint = ""
-        self._started_up_us: Instant | None = None
-        self._is_first = False
-        """We began when nobody else was there: our start-up is that of the cluster."""
+        self._start_up: StartUp | None = None
+        """Of the cluster."""
+        self._is_start_up = False
+        """It is happening just now, with us as the first machine."""
         self._parts: dict[int, Timers] = {}
         self._lists: dict[int, list[Declared]] = {}
         """Which list each of them has: another than ours if it could not be told of that yet."""
@@ -130,7 +131,7 @@ class SharedTimers:
             except BaseException:
                 await self._leave()
                 raise
-            self._is_first = False
+            self._is_start_up = False
             self.tenancy.begin()
 
     async def _join(self, started_up_us: Instant | None, *, is_start_up: bool) -> None:
@@ -138,8 +139,11 @@ class SharedTimers:
         while (is_first := self._is_first_in(await self.tenancy.beat())) is None:
             pause = timedelta(microseconds=self._board.ttl_us // _LOOKS_AT_ELDERS)
             await self._clock.sleep_until(self._clock.now() + pause)
-        self._is_first = is_start_up and is_first
-        self._started_up_us = None if started_up_us is None else started_up_us + self._ahead_us()
+        self._is_start_up = is_start_up and is_first
+        if is_first and started_up_us is not None:
+            at_us = started_up_us + self._ahead_us()
+            start_up = StartUp(at_us, at_us - 1 if is_start_up else self._clock.now_us())
+            await self._board.note_start_up(self._mine.member, start_up)
         await self.publish()
         await self.tenancy.heed(await self.tenancy.beat())
         await self.tenancy.rebalance()
@@ -253,6 +257,7 @@ class SharedTimers:
         """Account for what others did."""
         self._names = {seat.member: seat.name for seat in view.seats}
         self._holders = {place.shard: place.holder for place in view.places}
+        self._start_up = view.start_up
         gone = self._mine.gone(view)
         if gone:
             await self._lose([hold.shard for hold in gone])
@@ -298,7 +303,7 @@ class SharedTimers:
             part = self._parts.get(hold.shard)
             if hold.shard not in shards or part is None or not part.is_idle():
                 continue
-            if not must_go and any(map(has_own_deadline, part.all())):
+            if not must_go and any(timer.retry_at_us is not None for timer in part.all()):
                 continue
             part.pause(is_on=True)
             try:
@@ -373,11 +378,11 @@ class SharedTimers:
         )
         self._parts[hold.shard], self._lists[hold.shard] = part, self._declared
         self._emptied.clear()
-        started_up_us = self._started_up_us if self._is_first else None
         await part.start(
             definitions,
-            started_up_us=started_up_us,
-            is_start_up=self._is_first,
+            started_up_us=None if self._start_up is None else self._start_up.at_us,
+            opened_us=None if self._start_up is None or self._is_start_up else self._start_up.opened_us,
+            is_start_up=self._is_start_up,
             invalid=self._invalid,
             moved=self._moved_of(definitions),
         )

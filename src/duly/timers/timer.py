@@ -110,11 +110,6 @@ def startup_us(timer: TimerState) -> Instant:
     return NEVER_US if at_us is None or timer.startup_triggered else at_us
 
 
-def has_own_deadline(timer: TimerState) -> bool:
-    """Whether a retry or the start-up trigger is yet to come: its row does not tell of either."""
-    return timer.retry_at_us is not None or startup_us(timer) < NEVER_US
-
-
 def interval_us(timer: TimerState) -> Instant:
     """When the interval has passed since the last run of the target; NEVER_US when there was none."""
     interval_sec = timer.definition.on_unit_active_sec
@@ -287,6 +282,16 @@ def switched(timer: TimerState, *, is_on: bool) -> TimerState:
     if is_on:
         return _replace(timer, enabled_override=override)
     return _replace(timer, enabled_override=override, retry_at_us=None, retry_attempt=0)
+
+
+def switched_back(timer: TimerState, before: TimerState) -> TimerState:
+    """The timer after a switch that could not be written: as it was *before*, as far as that goes."""
+    return _replace(
+        timer,
+        enabled_override=before.enabled_override,
+        retry_at_us=before.retry_at_us,
+        retry_attempt=before.retry_attempt,
+    )
 
 
 def declared_anew(timer: TimerState, now_us: Instant) -> TimerState:

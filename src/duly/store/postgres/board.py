@@ -39,6 +39,7 @@ from duly.store.board import (
     Seat,
     SeatLostError,
     ShardsLostError,
+    StartUp,
     SupersededError,
     Taken,
     TimerRow,
@@ -195,6 +196,12 @@ class PostgresBoard:
             raise ShardsLostError(store=self.name, shards=lost)
         if present != len(rows):
             raise TaskListMismatchError(expected=len(rows), actual=present)
+
+    async def note_start_up(self, member: int, start_up: StartUp, /) -> None:
+        """Have every view show when the first machine started up."""
+        values = {"member": member, "at_us": start_up.at_us, "opened_us": start_up.opened_us}
+        if not (await self._ask(self._scripts.of("start_up"), values))[-1]:
+            raise SeatLostError(store=self.name)
 
     async def timers(self, shards: Sequence[int] | None = None, /) -> Sequence[TimerRow]:
         """The timers of *shards*, or of all."""
@@ -367,7 +374,7 @@ class PostgresBoard:
 
 
 def _view_from(row: tuple[Any, ...]) -> View:
-    now_us, edition, seats, places, reported, fingerprint, server, requested = row
+    now_us, edition, seats, places, reported, fingerprint, server, requested, start_up = row
     return View(
         now_us=now_us,
         edition=edition,
@@ -377,4 +384,5 @@ def _view_from(row: tuple[Any, ...]) -> View:
         fingerprint=unescaped(fingerprint),
         server=server,
         requested=[Waiting(*each) for each in _decoded(requested)],
+        start_up=None if start_up is None else StartUp(*_decoded(start_up)),
     )

@@ -1,4 +1,9 @@
--- Format 3: what daemons ask of each other. Whoever takes a request holds the lock on the row of its shard.
+-- Format 3: when the first of the daemons started up, and what they ask of each other.
+ALTER TABLE {schema}.meta
+    ADD COLUMN started_up_us bigint,
+    ADD COLUMN opened_us     bigint;  -- what was to come up to here so long after that is not to come any more
+
+-- Whoever takes a request holds the lock on the row of its shard.
 CREATE TABLE {schema}.request (
     id       bigint  PRIMARY KEY,
     shard    integer NOT NULL,

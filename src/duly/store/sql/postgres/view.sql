@@ -21,5 +21,6 @@ SELECT now_us,
         WHERE holder = %(member)s
           AND answer IS NULL
           AND until_us > now_us
-          AND coalesce(taken_by, %(member)s) = %(member)s)
+          AND coalesce(taken_by, %(member)s) = %(member)s),
+       (SELECT json_build_array(started_up_us, opened_us)::text FROM {schema}.meta WHERE started_up_us IS NOT NULL)
 FROM clock;
