@@ -429,23 +429,21 @@ async def test_foreign_lock_is_not_waited_for_without_end(boards: Boards, race: 
     await board.write(1, {holds[SHARD]: 1}, rows=[BEGUN])
 
 
-async def test_paused_publisher_is_not_waited_for_without_end(
-    boards: Boards, postgres: PostgresServer, postgres_database: str
-) -> None:
+async def test_paused_publisher_is_not_waited_for_without_end(boards: Boards) -> None:
     """The server ends the transaction of one who stands still in the middle of a list: others go on."""
     first, second = boards(), boards(patience_s=0.2)
     holds = await holding(first)
     await first.join(2, "host", ttl_us=TTL_US)
     await second.open("id")
-    resumed = threading.Event()
+    reached, resumed = threading.Event(), threading.Event()
 
     def stand_still(*_: object) -> Change:
+        reached.set()
         assert resumed.wait(30)
         return Change((), [TASK.id])
 
     publishing = asyncio.create_task(second.publish(2, "other", stand_still))
-    idle = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND state = 'idle in transaction'"
-    await asyncio.to_thread(until, lambda: postgres.value(idle, postgres_database) == 1, "it stands still")
+    assert await asyncio.to_thread(reached.wait, 30)
     await first.write(1, {holds[SHARD]: 1}, rows=[BEGUN])
     assert not publishing.done()
     resumed.set()
