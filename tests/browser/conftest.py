@@ -145,3 +145,11 @@ class _Watch:
         """Keep a picture."""
         path.parent.mkdir(exist_ok=True)
         self._page.screenshot(path=path)
+
+
+def grave_findings(page: Any) -> list[tuple[str, str]]:
+    """What axe calls serious or critical on a page."""
+    from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped] # noqa: PLC0415
+
+    found = Axe().run(page).response["violations"]
+    return [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in {"serious", "critical"}]

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Opening
+from tests.browser.conftest import Opening, grave_findings
 from tests.web_world import ESCAPES, EVIL, TURNED, Served
 
 PAGES = {
@@ -48,14 +48,8 @@ def test_page_tells(sight: Served, opened: Opening, name: str) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_page_is_for_everybody(sight: Served, opened: Opening, name: str, look: str) -> None:
     """Axe finds nothing serious on any page, in light, in dark, and on a telephone."""
-    from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped] # noqa: PLC0415
-
     page = opened(sight.url + PAGES[name][0], statuses=MEANT, bypass_csp=True, **LOOKS[look])
-    found = Axe().run(page).response["violations"]
-    grave = [
-        (one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in {"serious", "critical"}
-    ]
-    assert grave == []
+    assert grave_findings(page) == []
 
 
 @pytest.mark.parametrize("name", PAGES)

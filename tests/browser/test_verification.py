@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from duly.verify.reporting.page import page
-from tests.browser.conftest import Opening
+from tests.browser.conftest import Opening, grave_findings
 from tests.unit.test_cluster_page import NASTY, drawn, failover, overlap
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("is_violated", [False, True], ids=["good", "violated"])
 def test_page_of_a_cluster(opened: Opening, tmp_path: Path, scheme: str, *, is_violated: bool) -> None:
-    """All its pictures can be seen, names are only text, and a number leads to its violation."""
+    """All its pictures can be seen, by everybody; names are only text, a number leads to its violation."""
     target = tmp_path / "page.html"
     files = overlap() if is_violated else failover(NASTY, NASTY)
     target.write_text(page(*drawn(*files)), encoding="utf-8")
@@ -23,6 +23,7 @@ def test_page_of_a_cluster(opened: Opening, tmp_path: Path, scheme: str, *, is_v
         box = figure.bounding_box()
         assert min(box["width"], box["height"]) > 80
     assert shown.locator("script").count() == 0
+    assert grave_findings(shown) == []
     colours = {each.evaluate("each => getComputedStyle(each).fill") for each in shown.locator(".hold").all()}
     assert len(colours) == 2
     if is_violated:

@@ -83,7 +83,7 @@ def svg(picture: Picture, zone: tzinfo, *, label: str, lane_px: int, chain: Chai
     tops = {row: TOP + lane_px * index for index, row in enumerate(_rows_of(picture))}
     foot = TOP + lane_px * len(tops)
     parts = [
-        f'<svg viewBox="0 0 {WIDTH} {foot + BOTTOM}" role="img" aria-label="{safe(label)}">',
+        f'<svg viewBox="0 0 {WIDTH} {foot + BOTTOM}" role="group" aria-label="{safe(label)}">',
         *_grounds(picture, tops, foot, lane_px),
         *_downtimes(picture.across, scale, foot),
         *axis(scale, foot),
