@@ -229,6 +229,10 @@ class Fleet:
         self.until(lambda: len(self.begins(job, on=on, after=after)) >= count, what)
         return self.begins(job, on=on, after=after)[:count]
 
+    def until_ended(self, job: str) -> None:
+        """Wait until a run of a job has come to its end."""
+        self.until(lambda: any(note.kind == "end" for note in self.notes(job)), f"{job} ends")
+
     def until_going_on(self, jobs: Iterable[str], *, on: Sequence[Machine] = (), count: int = 2) -> None:
         """Wait until each of these jobs has begun *count* more times, on these machines."""
         after = self.mark()

@@ -256,7 +256,7 @@ def test_start_up_of_the_fleet(fleet: Fleet) -> None:
     fleet.until_shared(a, b)
     assert fleet.begins(LONG[0]) == []
     for job in LONG:
-        fleet.until(lambda job=job: [n for n in fleet.notes(job) if n.kind == "end"], f"{job} has ended")
+        fleet.until_ended(job)
     assert {note.machine for job in LONG for note in fleet.begins(job)} == {"a", "b"}
     a.daemon.ended()
     fleet.until_going_on(["pace"], on=[b], count=8)
