@@ -47,6 +47,7 @@ CLUSTER_MARKS: Mapping[str, str] = {
     "end taken from a row": "a run was reported ended by the member that ran it, to whoever holds its shard",
     "run found away": "a shard was taken, and a task in it is still running at another member",
     "run found cut off": "a shard was taken, and a task in it was running at a member that is dead",
+    "ends reported again": "another server answers, which may have forgotten ends that were reported",
     "departed run found": "a list brings a task back whose run, from before its removal, goes on at a member",
     "row behind memory": "the board shows a task as it was before a start that a member remembers",
     "start taken back": "a member finds a start on a row that it wrote and did not carry out",

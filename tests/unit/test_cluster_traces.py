@@ -169,6 +169,15 @@ def test_a_silent_death_is_not_dated() -> None:
     assert violated([*before_due, at(-0.5, "Tick")], changed) == set()
 
 
+def test_what_is_owed_at_a_silent_death() -> None:
+    """A member that is silent for ever may have died before what it owed was late, unless it shows later."""
+    a = [*first(), start(0), end(1, ok=False)]  # the retry is due at 121 s, and late after 181 s
+    b = [*second(), taken(250, 3, "lost"), start(250.1), end(251), at(260, "Tick")]
+    for last_s in (122, 150, 181):
+        assert violated([*a, at(last_s, "Tick")], b) == set()
+    assert violated([*a, at(181.1, "Tick")], b) == {"L1"}
+
+
 def test_a_run_goes_on_away() -> None:
     """A shard is given away while its task runs; the next holder waits for the end, and goes on."""
     a = [*first(), start(0), given(10, 2), end(250), at(400, "Tick")]
@@ -432,6 +441,27 @@ def test_a_list_brought_as_a_minute_ends() -> None:
         at(90, "Tick"),
     ]
     assert violated(a, b) == set()
+
+
+@pytest.mark.parametrize("answer", [[at(58, "InitEnd", call=1, ok=False)], []])
+def test_a_list_brought_by_a_call_that_failed(answer: list[Line]) -> None:
+    """A call that failed, or never returned, may have brought the first list, in a minute that was due."""
+    b = [header("b", store="unknown"), at(61, "InitStart", call=1, regs=REGS, proc="b1"), taken(61.5, 2)]
+    b += [at(61.6, "InitEnd", call=1, ok=True), start(61.7), end(62), at(100, "Tick")]
+    for regs, expected in ((REGS, set()), (OTHER, {"S1d"})):
+        a = [header("a"), at(55, "InitStart", call=1, regs=regs, proc="a1"), *answer]
+        assert violated(a, b) == expected
+
+
+@pytest.mark.parametrize(("called_s", "expected"), [(299.98, set()), (300.1, {"S1d"})])
+def test_a_list_brought_in_the_minute_before(called_s: float, expected: set[str]) -> None:
+    """A list may take effect in one minute by its member's clock, and in the next by that of the holder."""
+    regs = [["x", "4 * * * *", 120_000]]
+    a = [*first(), start(0), end(1), start(300.005, 2), given(302, 2), end(310, 2)]
+    b = [*second(), at(called_s, "InitStart", call=2, regs=regs)]
+    b += [at(called_s, "Edition", edition=2, regs=regs), taken(called_s + 0.01, 4, edition=2)]
+    b += [at(called_s + 0.02, "InitEnd", call=2, ok=True), start(310.5), end(311), at(340, "Tick")]
+    assert violated([*a, at(310.2, "Tick"), at(340, "Tick")], b) == expected
 
 
 def test_a_list_that_was_brought_back() -> None:

@@ -29,6 +29,8 @@ class Knowledge:
     """Its runs in flight: when each began."""
     ends: dict[tuple[str, Instant], AwayEnd] = field(default_factory=dict)
     """Ends of its runs that are not reported yet, by the name of the task and when the run began."""
+    reported: dict[str, AwayEnd] = field(default_factory=dict)
+    """The latest end that was reported of each task: a board may forget it."""
     remembered: dict[str, Task] = field(default_factory=dict)
     """Tasks as they were when it last held them."""
     put_back: dict[str, Instant] = field(default_factory=dict)

@@ -30,7 +30,7 @@ from duly.engine.tasks import TaskRules
 from duly.errors import StoreError
 from duly.events import Announcer
 from duly.instant import Instant
-from duly.store.board import Board, Change, Hold, Stored, Taken, View
+from duly.store.board import Board, Change, Hold, Stored, Taken, View, shard_of
 
 
 class Member:
@@ -193,7 +193,7 @@ class Member:
     async def heed(self, view: View) -> bool:
         """Account for what others did."""
         async with self.poller.writing:
-            return self._share.heed(view)
+            return self._share.heed(view, is_wary=self.tenancy.is_wary)
 
     async def part(self, shards: Sequence[int]) -> list[Hold]:
         """Let go of shards; their runs go on here."""
@@ -201,6 +201,7 @@ class Member:
             if self.tenancy.is_leaving:
                 self.poller.account_for_steps()
                 self.poller.take_back_uncalled()
+            self._share.note_called()
             # If that cannot be written now, we hold on and try again with the next beat.
             if not await self.poller.write():
                 return []
@@ -208,11 +209,16 @@ class Member:
             self._share.dismiss((hold.shard for hold in given), is_cut=False)
         return given
 
+    def runs_in(self, shard: int) -> bool:
+        """Whether a run goes on here of a task in *shard*, which is not ours any more."""
+        return any(shard_of(name, self._holdings.shards) == shard for name in self.book.departed)
+
     async def enter(self, taken: Taken) -> None:
         """Take in the tasks of shards that were just taken."""
         async with self.poller.writing:
             self._share.admit(taken)
-        self.poller.begin()
+        if not self.tenancy.is_leaving:  # then nothing starts, and polling may have ended
+            self.poller.begin()
 
     async def report(self) -> None:
         """Tell the ends of runs whose tasks are not ours any more."""
@@ -220,6 +226,7 @@ class Member:
             ends = dict(self._share.known.ends)
             await self._board.report(self._holdings.member, list(ends.values()))
             for key, end in ends.items():
+                self._share.known.reported[key[0]] = end
                 if self._share.known.ends.get(key) == end:
                     del self._share.known.ends[key]
 
@@ -239,6 +246,7 @@ class Member:
         self._share.schedules.expect(item.expression for item in listing.registrations)
         async with self.poller.writing:
             self.poller.account_for_steps()
+            self._share.note_called()
             await self.poller.flush_held()
             # What ended meanwhile is neither running nor written, and would seem to have been cut off.
             while self.book.unsaved:

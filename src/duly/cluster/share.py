@@ -42,20 +42,34 @@ class Share:
         self.schedules = Schedules(book.zone)
         self.listing = Listing([], book.zone)
         self.known = Knowledge()
+        self._server = ""
+        """Which server of the board answered last."""
         self._superseded: dict[str, Instant] = {}
         """When the run began that was under way as a task came here, if it was registered anew since."""
 
     # --- what the board shows ---
 
-    def heed(self, view: View) -> bool:
-        """Account for what others did; whether runs had to be cut off for it. Hold `writing`."""
+    def heed(self, view: View, *, is_wary: bool) -> bool:
+        """Account for what others did; whether runs had to be cut off for it. Hold `writing`.
+
+        *is_wary*: another server answers, which may have forgotten that others have renewed their leases.
+        """
+        self._note_server(view.server)
         is_cut = self._note_gone(view)
         self._note_ends(view.reported)
         alive = {seat.member for seat in view.seats if seat.is_alive}
         for name, (runner, _) in list(self._holdings.away.items()):
-            if runner not in alive:
+            if runner not in alive and not is_wary:
                 self._note_death(name)
         return is_cut
+
+    def _note_server(self, server: str) -> None:
+        """Have ends reported again if another server answers: whoever waits for a run may do so for ever."""
+        if self._server not in {"", server} and self.known.reported:
+            mark("ends reported again")
+            again = {(name, end.started_us): end for name, end in self.known.reported.items()}
+            self.known.ends = again | self.known.ends
+        self._server = server
 
     def _note_gone(self, view: View) -> bool:
         gone = self._holdings.gone(view)
@@ -206,6 +220,16 @@ class Share:
             if entry.run is not None and name not in self._holdings.away
         }
         self.known.running = running
+
+    def note_called(self) -> None:
+        """Have it written what runs have answered since their starts were written. Hold `writing`.
+
+        If a minute began before the call, only we know that the call answered it.
+        """
+        for name, entry in self._book.entries.items():
+            run = None if name in self._holdings.away else entry.run
+            if run is not None and entry.task.answered_us > run.started_us:
+                self._book.change(entry, entry.task)
 
     # --- ends ---
 

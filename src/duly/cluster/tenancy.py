@@ -66,6 +66,10 @@ class Tenant(Protocol):
         """Let go of these shards gently, and say which of them can be given up now."""
         ...
 
+    def runs_in(self, shard: int) -> bool:
+        """Whether anything runs here that belongs to a *shard* which is not held."""
+        ...
+
     async def enter(self, taken: Taken) -> None:
         """Begin to work in shards that were just taken."""
         ...
@@ -132,6 +136,11 @@ class Tenancy:
     def is_trusted(self) -> bool:
         """Whether what is held is held for certain, at this moment."""
         return not self._has_lapsed and self._lease.is_trusted(self._steady())
+
+    @property
+    def is_wary(self) -> bool:
+        """Whether another server answers since so short a time that it need not know what others do."""
+        return self._touch.is_wary
 
     # --- its life ---
 
@@ -391,8 +400,11 @@ class Tenancy:
         if not self.is_trusted():
             return
         view = view or await self.beat()
+        # A board that forgot may show idle what runs here: others must not get it before its rows say so.
+        kept = tuple(hold.shard for hold in self._strays(view) if self._tenant.runs_in(hold.shard))
         if self.is_leaving:
-            await self._give_strays(view)
+            await self._give_strays(view, wanted=kept)
+            await self._take(kept, view)
             await self.give_all()
             return
         plan = planned(
@@ -402,18 +414,24 @@ class Tenancy:
             may_take_over=self._may_take_over(),
             overdue_us=self._lease.ttl_us * 3 // 2,
         )
-        await self._give_strays(view, wanted=plan.take)
+        wanted = sorted({*plan.take, *kept})
+        await self._give_strays(view, wanted=wanted)
         if plan.give:
             given = await self._tenant.part(plan.give)
             if not given:
                 return
             await self._give_up(given)
         self._touch.is_wary = self._touch.is_wary and not self._may_take_over()
-        if plan.take and not self._touch.is_wary:
-            silent = {place.shard for place in view.places if place.holder not in {None, self._mine.member}}
-            taken = await self._board.take(self._mine.member, plan.take)
-            self._tell_taken(taken, silent)
-            await self._tenant.enter(taken)
+        if not self._touch.is_wary:
+            await self._take(wanted, view)
+
+    async def _take(self, shards: Sequence[int], view: View) -> None:
+        if not shards:
+            return
+        silent = {place.shard for place in view.places if place.holder not in {None, self._mine.member}}
+        taken = await self._board.take(self._mine.member, shards)
+        self._tell_taken(taken, silent)
+        await self._tenant.enter(taken)
 
     def _tell_taken(self, taken: Taken, silent: AbstractSet[int]) -> None:
         for origin in (None, "lost"):
@@ -421,16 +439,20 @@ class Tenancy:
             if holds:
                 self._announce("ShardsTaken", shards=holds, edition=self._mine.edition, **{"from": origin})
 
-    async def _give_strays(self, view: View, wanted: Sequence[int] = ()) -> None:
-        """Give up what the board has as ours and we do not: the answer to a taking or giving was lost."""
+    def _strays(self, view: View) -> list[Hold]:
+        """What the board has as ours and we do not: an answer was lost, or the board has forgotten."""
         member, terms = self._mine.member, self._mine.terms
-        if strays := [
+        return [
             Hold(place.shard, place.term)
             for place in view.places
-            if place.holder == member and place.shard not in terms and place.shard not in wanted
-        ]:
+            if place.holder == member and place.shard not in terms
+        ]
+
+    async def _give_strays(self, view: View, *, wanted: Sequence[int]) -> None:
+        """Give up the strays, except those that are *wanted*."""
+        if strays := [hold for hold in self._strays(view) if hold.shard not in wanted]:
             mark("stray shards given")
-            await self._board.give(member, strays)
+            await self._board.give(self._mine.member, strays)
 
     async def _give_up(self, holds: Sequence[Hold]) -> None:
         self._announce("ShardsGiven", shards=[list(hold) for hold in holds], reason="others should have them")

@@ -75,7 +75,9 @@ class Runs(Generic[T]):
         run.task = asyncio.Task(self._perform(run), loop=asyncio.get_running_loop(), name=run.name)
 
     def cancel(self, run: Run[T]) -> None:
-        """Cancel a run that took too long."""
+        """Cancel a run that took too long, unless its callback has just come to its end."""
+        if run.ended_us:
+            return
         run.is_timed_out = True
         if run.task is not None:
             run.task.cancel(OVERDUE)

@@ -18,6 +18,7 @@ from datetime import timedelta, tzinfo
 from typing import Any
 
 from duly.clock import Clock
+from duly.cluster.balance import first_of
 from duly.cluster.clock import BoardClock
 from duly.cluster.holdings import Holdings
 from duly.cluster.tenancy import Tenancy
@@ -136,10 +137,12 @@ class SharedTimers:
 
     async def _join(self, started_up_us: Instant | None, *, is_start_up: bool) -> None:
         await self.tenancy.join()
-        while (is_first := self._is_first_in(await self.tenancy.beat())) is None:
+        while (is_first := first_of(await self.tenancy.beat(), self._mine.member)) is None:
+            if self.tenancy.is_leaving:
+                break
             pause = timedelta(microseconds=self._board.ttl_us // _LOOKS_AT_ELDERS)
             await self._clock.sleep_until(self._clock.now() + pause)
-        self._is_start_up = is_start_up and is_first
+        self._is_start_up = is_start_up and bool(is_first)
         if is_first and started_up_us is not None:
             at_us = started_up_us + self._ahead_us()
             start_up = StartUp(at_us, at_us - 1 if is_start_up else self._clock.now_us())
@@ -148,14 +151,6 @@ class SharedTimers:
         await self.tenancy.heed(await self.tenancy.beat())
         await self.tenancy.rebalance()
         await self._look_elsewhere()
-
-    def _is_first_in(self, view: View) -> bool | None:
-        """Whether we are the first of the cluster; None as long as one that joined before us may be."""
-        living = [seat for seat in view.seats if seat.is_alive or seat.member == self._mine.member]
-        if self.tenancy.is_leaving or any(seat.edition for seat in living):
-            return False
-        eldest = min(living, key=lambda seat: (seat.joined_us, seat.member))
-        return True if eldest.member == self._mine.member else None
 
     async def reload(self, definitions: Sequence[Timer], *, invalid: Collection[str] = ()) -> None:
         """Make *definitions* the timers from now on. Raises StoreError."""
@@ -317,6 +312,10 @@ class SharedTimers:
             else:
                 self._pause(hold.shard)
         return given
+
+    def runs_in(self, _shard: int) -> bool:
+        """Nothing does: a shard is let go of when nothing runs in it, or when all that does is cut off."""
+        return False
 
     async def enter(self, taken: Taken) -> None:
         """Put the timers of shards to work that were just taken."""

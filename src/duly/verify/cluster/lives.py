@@ -253,6 +253,8 @@ class Recording:
     runs: list[Run] = field(default_factory=list)
     editions: list[Published] = field(default_factory=list)
     activities: list[Activity] = field(default_factory=list)
+    unanswered: list[tuple[int, dict[str, tuple[str, float]]]] = field(default_factory=list)
+    """When calls began that failed or never returned, and which lists they may have brought all the same."""
     fault_us: int | None = None
     """When the trace itself first went wrong."""
     torn_line: int | None = None

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import count, dropwhile, pairwise
 from typing import Any, NamedTuple
 
+from duly.instant import MINUTE_US
 from duly.verify.cluster.lives import (
     TOLERANCE_US,
     Ending,
@@ -186,6 +187,10 @@ class _Author:
         if self._is_active:
             self._deactivate(called_us, edition.position)
         self._regs = regs
+        # By the clock of whoever brought it, it may have been another minute than by that of the last holder.
+        earliest_us = max(called_us, self._now_us - TOLERANCE_US)
+        if self.positions and earliest_us // MINUTE_US < self._now_us // MINUTE_US:
+            self._put_step(self._now_us, Position(edition.position.line, earliest_us, edition.position.event))
         call = next(self._calls)
         self._put(InitStart, called_us, edition.position, call=call, regs=regs)
         self._put(InitEnd, min(told_us + TOLERANCE_US, before_us), edition.position, call=call, ok=True)
@@ -195,7 +200,9 @@ class _Author:
         """When the call began that brought *edition*, as far as that is known."""
         told_us = edition.position.at_us
         if not edition.is_told:
-            return self._now_us if self.positions else told_us
+            if self.positions:
+                return self._now_us
+            return told_us if edition.called_us is None else min(told_us, edition.called_us)
         return edition.called_us if edition.called_us is not None else told_us - TOLERANCE_US
 
     def _activate(self, at_us: int, source: Position | int) -> None:
@@ -302,12 +309,17 @@ class _Author:
 
     def _cut(self, tenure: Tenure, cut_us: int) -> None:
         """It is as if the process had died, except for a run that another member has in flight."""
+        last = tenure.life.last
+        self._pass(min(cut_us, last.at_us))
+        if self._is_active and cut_us > last.at_us:
+            # It may have died right after its last sign: from there on what it owes is not late.
+            self._activate(last.at_us, last)
         self._pass(cut_us)
         self.is_wide |= tenure.ending is not Ending.DIED and (
             tenure.life.is_heard_after(cut_us) or bool(tenure.life.out_of_touch)
         )
-        self.silence_us = max(self.silence_us, cut_us - tenure.life.last.at_us)
-        source = tenure.ended or tenure.life.last
+        self.silence_us = max(self.silence_us, cut_us - last.at_us)
+        source = tenure.ended or last
         if self._away:
             if self._is_active:
                 self._deactivate(cut_us, source)

@@ -119,6 +119,7 @@ class _Reader:
         """Read all of it."""
         for item in self._trace:
             self._take(item)
+        self._leave_open(self._calls.values())
         self.recording.torn_line = self._trace.torn_line
         return self.recording
 
@@ -170,6 +171,7 @@ class _Reader:
             tenure.ending, tenure.ended = Ending.DIED, life.last
         life.held.clear()
         life.running.clear()
+        self._leave_open(self._calls.values())
         self._calls.clear()
         self._stops.clear()
         self._rest(life.last)
@@ -232,13 +234,23 @@ class _Reader:
     # --- calls ---
 
     def _end_init(self, life: Life, item: Position, event: InitEnd) -> None:
-        self._calls.pop(event.call, None)
+        call = self._calls.pop(event.call, None)
+        if call is not None and not event.ok:
+            self._leave_open([call])
         if event.ok:
             life.is_stopped = False
             self._rest(item)
             self._be_active(life, item)
         elif not event.void:
             self._rest(item)
+
+    def _leave_open(self, calls: Iterable[Position]) -> None:
+        """Note calls of which nobody knows whether they took effect."""
+        for call in calls:
+            assert self._life is not None
+            assert isinstance(call.event, InitStart)
+            began_us = self._life.as_dated_now(call)
+            self.recording.unanswered.append((began_us, by_task(call.event.regs)))
 
     def _end_stop(self, life: Life, item: Position, event: StopEnd) -> None:
         self._stops.discard(event.call)

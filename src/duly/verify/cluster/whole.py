@@ -184,12 +184,19 @@ class Whole:
                     tenure.edition = _edition_by_list(tenure, told)
                 if tenure.list_key not in keys:
                     keys.add(tenure.list_key)
+                    regs, called_us = by_task(tenure.regs), self._called_us(tenure)
                     untold = Published(
-                        tenure.edition, by_task(tenure.regs), tenure.taken, None, tenure.life, is_told=False
+                        tenure.edition, regs, tenure.taken, called_us, tenure.life, is_told=False
                     )
                     untold.server, untold.reign = tenure.server, tenure.reign
                     told.append(untold)
         return sorted(told, key=lambda each: (each.key, each.position.at_us))
+
+    def _called_us(self, tenure: Tenure) -> int | None:
+        """When the first call began that may have brought *tenure*'s list and did not live to tell of it."""
+        calls = (each for recording in self.recordings for each in recording.unanswered)
+        regs = by_task(tenure.regs)
+        return min((at_us for at_us, brought in calls if brought == regs), default=None)
 
     def silent_us(self, life: Life) -> int | None:
         """Since when *life* was surely dead, by its silence; None if that cannot be said."""

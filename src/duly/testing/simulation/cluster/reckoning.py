@@ -135,7 +135,7 @@ class _Reckoner:
             case Edition():
                 self._on_edition(now_us, seen)
             case Forgotten():
-                self._on_forgotten(now_us, seen.items)
+                self._on_forgotten(now_us, seen)
             case Served():
                 pass
             case _:
@@ -223,11 +223,17 @@ class _Reckoner:
         self._departed[run.name] = run
         self._cut.discard(run.name)
 
-    def _on_forgotten(self, now_us: Instant, items: Items) -> None:
+    def _on_forgotten(self, now_us: Instant, forgotten: Forgotten) -> None:
         self._forgot_us = now_us
         accounts, self._accounts, self._before = self._accounts, {}, {}
-        departed, self._departed = self._departed, {}
-        for item in items:
+        departed = self._departed
+        # Of those that the board still knows of: whoever brings their tasks back waits for them.
+        self._departed = {
+            name: run
+            for name, run in departed.items()
+            if (name, run.member, run.started_us) in forgotten.departed
+        }
+        for item in forgotten.items:
             account = accounts.get(item.name)
             self._accounts[item.name] = _Account(
                 item,

@@ -105,6 +105,8 @@ class Forgotten:
     """The board is what it was before; these are the tasks on it."""
 
     items: Items
+    departed: frozenset[tuple[str, int | None, Instant | None]] = frozenset()
+    """The runs of removed tasks that it knows of: the task, who runs it, and since when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +349,7 @@ class Witness:
         lost = [
             key
             for key, commit in self._uncalled.items()
-            if key[0] == name and commit.program is not program and not commit.program.is_trusting
+            if key[0] == name and commit.program is not program and not _is_trusting(commit.program, key[1])
         ]
         for key in lost:
             del self._uncalled[key]
@@ -378,7 +380,11 @@ class Witness:
             for run in runs:
                 run.is_forgotten, run.is_durable = True, False
         self.trouble()
-        self._see(Forgotten(self.stored_items()))
+        departed = frozenset(
+            (entry.record[_NAME], entry.run_by, entry.started_us)
+            for entry in self._sea.table.removed.values()
+        )
+        self._see(Forgotten(self.stored_items(), departed))
 
     def stored_items(self) -> Items:
         """The tasks on the board."""
@@ -391,6 +397,11 @@ class Witness:
 
     def _offset(self, at_us: Instant) -> str:
         return f"{(at_us - self._plan.start_us) / 1e6:.3f} s"
+
+
+def _is_trusting(program: "Program", member: int) -> bool:
+    """Whether a program may trust its lease under this number: it may have another by now."""
+    return program.link.member == member and program.is_trusting
 
 
 def item_of(record: Record) -> Item:

@@ -1,0 +1,37 @@
+"""Runs at the very edge of their time limits."""
+
+import asyncio
+from typing import Any
+
+from duly.engine.runs import Run, Runs
+
+
+async def test_a_run_that_ends_at_its_limit_has_ended() -> None:
+    """A limit that comes between the end of a callback and its being noted does not make it a failure."""
+    ends: list[BaseException | None] = []
+    runs: Runs[Any] = Runs(lambda: 1, lambda _run: True, lambda _run, error: ends.append(error))
+
+    async def callback() -> None:
+        asyncio.get_running_loop().call_soon(runs.cancel, run)
+
+    run: Run[Any] = Run("a", callback, None, started_us=1)
+    runs.begin(run)
+    await runs.ended(but_waiting=False)
+    assert not run.is_timed_out
+    assert ends == [None]
+
+
+async def test_a_run_beyond_its_limit_is_cancelled() -> None:
+    """A limit that comes while a callback goes on cancels it, and says why it ended."""
+    ends: list[BaseException | None] = []
+    runs: Runs[Any] = Runs(lambda: 1, lambda _run: True, lambda _run, error: ends.append(error))
+
+    async def callback() -> None:
+        asyncio.get_running_loop().call_soon(runs.cancel, run)
+        await asyncio.get_running_loop().create_future()
+
+    run: Run[Any] = Run("a", callback, None, started_us=1)
+    runs.begin(run)
+    await runs.ended(but_waiting=False)
+    assert run.is_timed_out
+    assert isinstance(ends[0], asyncio.CancelledError)
