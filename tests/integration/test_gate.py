@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,9 +13,12 @@ import pytest
 
 from duly.daemon.gate import Gate
 from duly.daemon.protocol import OperationError
+from duly.daemon.sharing import Sharing
 from duly.events import Announcer
 from duly.instant import instant_of
+from duly.store.board import TimerBoard
 from duly.store.sqlite import SQLiteStore
+from duly.testing.memory_board import MemoryBoard, Table
 from tests.supervision import World, oneshot, world_of
 from tests.timer_world import MINUTELY, daily, timer
 
@@ -132,3 +136,74 @@ async def test_readings_of_timers_that_stay_as_they_are_are_kept(tmp_path: Path)
         assert (gate.readings() or {})["after"].next_us == instant_of(world.clock.now()) + 600_000_000
         await gate.close()
         assert gate.readings() is None
+
+
+# --- where machines share timers ---
+
+
+class HeldSharing(Sharing):
+    """What is shared, by a board in memory. The leash takes as long to be put on as anybody wants."""
+
+    def __init__(self, board: Callable[[], TimerBoard]) -> None:
+        super().__init__(board, name="a")
+        self.is_free = asyncio.Event()
+        self.ended = 0
+
+    async def begin(self) -> None:
+        """Put it on, when free."""
+        await self.is_free.wait()
+
+    async def end(self) -> None:
+        """Take it off."""
+        self.ended += 1
+
+
+class HeldBoard(MemoryBoard):
+    """A board to which one says goodbye when it is free."""
+
+    is_free: asyncio.Event
+
+    async def leave(self, member: int, /) -> None:
+        """Leave, when free."""
+        await self.is_free.wait()
+        await super().leave(member)
+
+
+async def test_closed_while_the_leash_is_put_on(tmp_path: Path) -> None:
+    """A gate that is closed before its leash is on joins nobody."""
+    table = Table()
+    async with gated(tmp_path) as (world, _, gate):
+        sharing = HeldSharing(partial(MemoryBoard, lambda: instant_of(world.clock.now()), table=table))
+        gate._sharing = sharing
+        task = await opening(world, gate)
+        closing = asyncio.ensure_future(gate.close())
+        await world.rest()
+        sharing.is_free.set()
+        await asyncio.gather(task, closing)
+        assert (gate.is_open, table.members, sharing.ended) == (False, {}, 1)
+
+
+async def test_leash_while_the_gate_is_closing(tmp_path: Path) -> None:
+    """The leash stays on, and who shuts down waits, until the machine has said goodbye."""
+    table, is_free = Table(), asyncio.Event()
+    async with gated(tmp_path) as (world, _, gate):
+
+        def board() -> HeldBoard:
+            made = HeldBoard(lambda: instant_of(world.clock.now()), table=table)
+            made.is_free = is_free
+            return made
+
+        sharing = HeldSharing(board)
+        sharing.is_free.set()
+        gate._sharing = sharing
+        await (await opening(world, gate))
+        assert gate.is_open
+        closing = asyncio.ensure_future(gate.close())
+        await world.rest()
+        shutting = asyncio.ensure_future(gate.shut_down())
+        await world.rest()
+        assert (closing.done(), shutting.done(), sharing.ended) == (False, False, 0)
+        is_free.set()
+        await asyncio.gather(closing, shutting)
+        assert table.members == {}
+        assert sharing.ended

@@ -141,12 +141,14 @@ def test_refusals_come_back(
 
 
 def test_newer_list_without_the_timer(world: SharedWorld) -> None:
-    """A holder whose newer list has no such timer says that there is none."""
+    """A holder whose newer list has no such timer is named, and why it cannot be done."""
     a = world.member("a", *RARE)
     b = world.member("b", *RARE[:-1], timer("other", JOBS[3], on_calendar=daily(22)))
     world.after(10 * SECOND)
     assert b.held == list(range(SHARDS))
-    assert refusal(world, a).kind is TimerRefusal.UNKNOWN
+    error = refusal(world, a)
+    assert error.kind is TimerRefusal.FAILED
+    assert "held by b, where it did not work: it has another configuration" in error.message
     assert world.do(a.timers.trigger("t2"), within=SOON) == Done(1, "b")
 
 

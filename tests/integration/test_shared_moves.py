@@ -237,6 +237,102 @@ def test_gate_closed_in_the_middle_of_a_start(others: list[str]) -> None:
         assert [reason for _, reason in b.runs(late)] == ["schedule"]
 
 
+def test_run_that_ends_as_the_gate_closes() -> None:
+    """A run that ends while the gate is being closed leaves nothing behind: the machine is no member then."""
+    with SharedWorld() as world:
+        a = world.member("a", *EACH)
+        a.targets.lasts[JOBS[0]] = LONG
+        world.until("12:01:10")
+        a.cable.latency_s = 0.2
+        stopping = world.loop.create_task(a.timers.stop())
+        world.after(SECOND / 10)
+        a.targets.end(JOBS[0], SUCCESS)
+        world.after(3 * SECOND)
+        assert stopping.done()
+        assert not a.timers.is_lingering
+        assert world.table.members == {}
+        assert world.row("t0")["last_result"] == "success"
+
+
+def test_gate_closed_while_shards_are_taken() -> None:
+    """Of shards that are being taken when the gate is closed no timer begins; others have them at once."""
+    with SharedWorld("12:01:10") as world:
+        a = world.member("a", *EACH)
+        world.do(a.timers.stop())
+        world.until("12:03:30")
+        b = world.machine("b")
+        b.cable.latency_s = 0.3
+        world.loop.create_task(b.start(*EACH))
+        while not b.timers._parts:
+            world.after(SECOND / 10)
+        stopping = world.loop.create_task(b.timers.stop())
+        world.after(10 * SECOND)
+        assert stopping.done()
+        assert b.runs() == []
+        assert b.held == []
+        assert "b" not in {seat.name for seat in world.table.members.values()}
+
+
+def test_stopped_before_it_was_started() -> None:
+    """Timers that are stopped before they are started do not start."""
+    with SharedWorld() as world:
+        a = world.machine("a")
+        world.do(a.timers.stop())
+        world.do(a.start(*EACH))
+        world.until("12:02:00")
+        assert (a.runs(), world.table.members) == ([], {})
+
+
+def test_trigger_as_the_gate_closes() -> None:
+    """Nobody waits for a run that a closed gate keeps from beginning, while another goes on in its shard."""
+    with SharedWorld() as world:
+        other = next(f"other{n}" for n in range(99) if shard_of(f"other{n}", SHARDS) == 0)
+        a = world.member("a", *EACH, timer("more", other, on_calendar=daily(9)))
+        a.targets.states[other] = "idle"
+        a.targets.lasts[JOBS[0]] = LONG
+        world.until("12:01:10")
+        a.cable.latency_s = 0.2
+        asked = [world.loop.create_task(call("more")) for call in (a.timers.trigger, a.timers.disable)]
+        world.loop.create_task(a.timers.stop())
+        world.after(5 * SECOND)
+        assert a.timers.is_lingering
+        asked += [world.loop.create_task(call("more")) for call in (a.timers.trigger, a.timers.disable)]
+        world.after(5 * SECOND)
+        for task in asked:
+            assert isinstance(task.exception(), TimerError)
+        assert a.runs(other) == []
+
+
+def test_switch_by_an_older_list() -> None:
+    """A machine whose list is superseded switches nothing: what that means depends on the list."""
+    with SharedWorld() as world:
+        a = world.member("a", timer("t", JOBS[0], on_calendar=MINUTELY, enabled=False))
+        a.targets.lasts[JOBS[0]] = LONG
+        world.do(a.timers.trigger("t"), within=SECOND)
+        b = world.member("b", timer("t", JOBS[0], on_calendar=MINUTELY))
+        world.after(5 * SECOND)
+        for machine, match in ((a, "other machines have a newer"), (b, "a holds it and has an older")):
+            asked = world.loop.create_task(machine.timers.disable("t"))
+            world.after(15 * SECOND)
+            with pytest.raises(TimerError, match=match):
+                asked.result()
+
+
+def test_the_latest_row_is_carried() -> None:
+    """A timer that goes to a third target takes the latest along, though an older row is still there."""
+    with SharedWorld() as world:
+        a = world.member("a", timer("t", JOBS[0], on_calendar=MINUTELY), *EACH[3:])
+        old = dict(world.table.timers)
+        world.after(SECOND)
+        world.do(a.timers.reload([timer("t", JOBS[1], on_calendar=MINUTELY), *EACH[3:]]))
+        world.do(a.timers.disable("t"))
+        world.table.timers |= {key: row for key, row in old.items() if key[0] == 0}
+        world.after(SECOND)
+        world.do(a.timers.reload([timer("t", JOBS[2], on_calendar=MINUTELY), *EACH[3:]]))
+        world.until("12:02:30")
+        assert {began.service for began in a.targets.began} == {JOBS[3]}
+
+
 def test_closed_gate_and_a_lost_lease() -> None:
     """What goes on after the gate was closed is ended when the machine cannot renew its lease any more."""
     with SharedWorld() as world:

@@ -21,6 +21,9 @@ _POLL_S = 0.05
 _LOOK_S = 0.5
 """How often one looks at a timer of another machine, of which news come with every beat."""
 
+_LOOKS = 20
+"""How often, before it is taken to be gone."""
+
 _wait_option = click.option(
     "-w", "--wait", is_flag=True, help="Show the output until the run ends; end with 1 unless it succeeded."
 )
@@ -203,6 +206,11 @@ def _is_that_run(timer: Any, first: Any) -> bool:
 
 
 def _timer_of(talk: Talk, name: str) -> Any:
-    """A timer as the daemon has it; None if it has no such timer any more."""
-    timers = talk.act("timers").get("timers", ())  # there are none while they are switched off
-    return next((timer for timer in timers if timer["id"] == name), None)
+    """A timer as the daemon has it; None if it has had no such timer for a while."""
+    for _ in range(_LOOKS):
+        timers = talk.act("timers").get("timers", ())  # there are none while they are switched off
+        for timer in timers:
+            if timer["id"] == name:
+                return timer
+        time.sleep(_LOOK_S)  # it may be out of sight for a moment, on its way to another machine
+    return None

@@ -110,7 +110,7 @@ def _lack(view: View, quotas: Mapping[int, int], member: int) -> int:
 
 def first_of(view: View, member: int) -> bool | None:
     """Whether *member*, which has just joined, is the first; None as long as an elder one may be."""
-    living = [seat for seat in view.seats if seat.is_alive or seat.member == member]
+    living = [seat for seat in view.seats if (seat.is_alive and not seat.is_leaving) or seat.member == member]
     if any(seat.edition for seat in living):
         return False
     eldest = min(living, key=lambda seat: (seat.joined_us, seat.member))

@@ -20,6 +20,9 @@ from duly.store.board import AwayEnd, Change, Row, Stored
 
 _ID, _NAME, _SINCE = (COLUMNS.index(column) for column in ("id", "name", "running_since_us"))
 
+_MOST_REPORTED = 10_000
+"""So many ends are remembered: a standby lacks the last moments, not hours."""
+
 
 @dataclass(slots=True)
 class Knowledge:
@@ -30,11 +33,18 @@ class Knowledge:
     ends: dict[tuple[str, Instant], AwayEnd] = field(default_factory=dict)
     """Ends of its runs that are not reported yet, by the name of the task and when the run began."""
     reported: dict[str, AwayEnd] = field(default_factory=dict)
-    """The latest end that was reported of each task: a board may forget it."""
+    """The latest end that was reported of each task, of the last many: a board may forget the latest."""
     remembered: dict[str, Task] = field(default_factory=dict)
     """Tasks as they were when it last held them."""
     put_back: dict[str, Instant] = field(default_factory=dict)
     """Starts of those that may be on their rows and were not carried out."""
+
+    def note_reported(self, name: str, end: AwayEnd) -> None:
+        """Remember an end that was reported, and forget the oldest if there are too many."""
+        self.reported.pop(name, None)
+        self.reported[name] = end
+        if len(self.reported) > _MOST_REPORTED:
+            del self.reported[next(iter(self.reported))]
 
 
 class Found(NamedTuple):

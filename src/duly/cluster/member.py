@@ -226,7 +226,7 @@ class Member:
             ends = dict(self._share.known.ends)
             await self._board.report(self._holdings.member, list(ends.values()))
             for key, end in ends.items():
-                self._share.known.reported[key[0]] = end
+                self._share.known.note_reported(key[0], end)
                 if self._share.known.ends.get(key) == end:
                     del self._share.known.ends[key]
 

@@ -57,6 +57,8 @@ class Gate:
         self._timers: Timers | SharedTimers | None = None
         self._opening: Timers | SharedTimers | None = None
         """Timers that are being put to work, and are not at work yet."""
+        self._closing: list[SharedTimers] = []
+        """Timers whose last writes are waited for."""
         self._lingering: dict[SharedTimers, asyncio.Task[None]] = {}
         """Timers of which runs go on after the gate was closed: their shards are held until these end."""
         self._read: dict[str, tuple[TimerState, TimerReading]] = {}
@@ -86,12 +88,13 @@ class Gate:
             return
         timers = self._alone(zone) if self._sharing is None else self._shared(self._sharing, zone)
         self._opening = timers
-        if self._sharing is not None:
-            await self._sharing.begin()
         try:
-            await timers.start(
-                definitions, started_up_us=started_up_us, is_start_up=is_start_up, invalid=invalid
-            )
+            if self._sharing is not None:
+                await self._sharing.begin()
+            if self._opening is timers:
+                await timers.start(
+                    definitions, started_up_us=started_up_us, is_start_up=is_start_up, invalid=invalid
+                )
             if self._opening is timers:
                 self._timers = timers
                 self._announcer.announce("TimersEnabled", timers=len(definitions))
@@ -142,37 +145,43 @@ class Gate:
         """End everything about timers, from this call on."""
         opening, self._opening = self._opening, None
         if opening is not None:
-            await opening.stop()
-            self._let_linger(opening)
+            await self._stopped(opening, opening.stop())
         timers, self._timers = self._timers, None
         if timers is not None:
             stopping = timers.stop()
             self._announcer.announce("TimersDisabled")
-            await stopping
-            self._let_linger(timers)
+            await self._stopped(timers, stopping)
             await self._unleash()
 
     async def shut_down(self) -> None:
         """End with the supervisor: wait for the runs it cuts off, and write down that they were."""
         timers, self._timers = self._timers, None
-        lingering = dict(self._lingering)
+        closing, lingering = tuple(self._closing), dict(self._lingering)
         for task in lingering.values():
             task.cancel()
         if lingering:
             await asyncio.wait(lingering.values())
-        for each in (*lingering, timers):
+        for each in (*lingering, *closing, timers):
             if each is not None:
                 await each.close()
         await self._unleash()
 
-    def _let_linger(self, timers: "Timers | SharedTimers") -> None:
-        """Wait, in the background, for what only these timers keep other machines from starting."""
-        if self._sharing is not None:
-            from duly.timers.shared import SharedTimers  # noqa: PLC0415 (behind the gate)
+    async def _stopped(self, timers: "Timers | SharedTimers", stopping: Coroutine[Any, Any, None]) -> None:
+        """Wait until *timers* are stopped; those that must linger do so in the background."""
+        if self._sharing is None:
+            await stopping
+            return
+        from duly.timers.shared import SharedTimers  # noqa: PLC0415 (behind the gate)
 
-            if isinstance(timers, SharedTimers) and timers.is_lingering:
-                waiting = asyncio.get_running_loop().create_task(self._linger(timers), name="duly lingering")
-                self._lingering[timers] = waiting
+        assert isinstance(timers, SharedTimers)
+        self._closing.append(timers)
+        try:
+            await stopping
+        finally:
+            self._closing.remove(timers)
+        if timers.is_lingering:
+            waiting = asyncio.get_running_loop().create_task(self._linger(timers), name="duly lingering")
+            self._lingering[timers] = waiting
 
     async def _linger(self, timers: "SharedTimers") -> None:
         try:
@@ -183,7 +192,8 @@ class Gate:
 
     async def _unleash(self) -> None:
         """Take the leash off, unless something is left that is to be on it."""
-        if self._sharing is not None and not self._lingering and self._timers is self._opening is None:
+        is_idle = not self._lingering and not self._closing and self._timers is self._opening is None
+        if self._sharing is not None and is_idle:
             await self._sharing.end()
 
     # --- what passes through it ---

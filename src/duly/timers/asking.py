@@ -89,6 +89,9 @@ def refused(answer: Answer, timer: str) -> TimerError | None:
         return None
     if answer.refusal == TimerRefusal.SUPERSEDED:
         return TimerError(TimerRefusal.BEHIND, timer=timer, target=answer.member)
+    if answer.refusal == TimerRefusal.UNKNOWN:
+        reason = "it has another configuration, without that timer"
+        return TimerError(TimerRefusal.FAILED, timer=timer, target=answer.member, reason=reason)
     try:
         kind = TimerRefusal(answer.refusal)
     except ValueError:  # of another version
@@ -156,12 +159,12 @@ class Asking:
     async def _do(self, verb: Verb, timer: str, shard: int) -> int | None:
         if (part := self._parts.get(shard)) is None:
             raise TimerError(TimerRefusal.MOVING, timer=timer)
-        if verb is not Verb.TRIGGER:
-            await (part.enable if verb is Verb.ENABLE else part.disable)(timer)
-            return None
-        if self._is_superseded:
+        if self._is_superseded:  # nor is it switched: what that means depends on what the file says
             raise TimerError(TimerRefusal.SUPERSEDED, timer=timer)
-        return await part.trigger(timer)
+        if verb is Verb.TRIGGER:
+            return await part.trigger(timer)
+        await (part.enable if verb is Verb.ENABLE else part.disable)(timer)
+        return None
 
     async def _last_reply(self, request: Request, until_us: int) -> Reply | None:
         """What became of a request by then, by the steady clock; None if nobody knows."""

@@ -40,10 +40,10 @@ _SENTENCES = {
     ),
     TimerRefusal.MOVING: 'Timer "{timer}" is on its way from one machine to another; try again in a moment',
     TimerRefusal.SUPERSEDED: (
-        'Timer "{timer}" is not triggered: other machines have a newer configuration; reload this one'
+        'Timer "{timer}" is left as it is: other machines have a newer configuration; reload this one'
     ),
     TimerRefusal.BEHIND: (
-        'Timer "{timer}" is not triggered: {target} holds it and has an older configuration; reload that one'
+        'Timer "{timer}" is left as it is: {target} holds it and has an older configuration; reload that one'
     ),
     TimerRefusal.UNANSWERED: (
         'Timer "{timer}": {target} was asked and has not answered; it may yet do it, see `duly timers`'

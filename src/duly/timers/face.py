@@ -29,7 +29,7 @@ from duly.supervisor.ended import Result
 from duly.timers.calendar import CalendarShelf
 from duly.timers.dues import next_run_us
 from duly.timers.errors import TimerError, TimerRefusal
-from duly.timers.recall import Recall, moved_here
+from duly.timers.recall import Recall, moved_here, newest
 from duly.timers.reconciliation import Reconciliation, Surroundings, reconciled
 from duly.timers.record import Declared, TimerRecordError, text_of
 from duly.timers.rules import TimerRules, UnsuccessfulError
@@ -115,9 +115,7 @@ class Timers:
 
         What it knows of timers whose definition is *invalid* is kept for when that is mended. Those of which
         it knows nothing may be known from another place, by the records of those that *moved*.
-        *started_up_us* is when start-up was complete. With *is_start_up* that was just now, so that even the
-        shortest `on_startup_sec` still lies ahead; otherwise one that has passed does not come any more, but
-        with *opened_us* only one that had passed by then (`Surroundings`).
+        *started_up_us*, *is_start_up* and *opened_us* are as `Surroundings` has them.
         A `stop` that comes before this is done holds: nothing begins.
         """
         self._poller.renew()
@@ -156,7 +154,8 @@ class Timers:
             here = self._moved_here(declared, moved)
             around = self._around(is_start_up=False)
             recalled = self._recall.recalled(declared, around)
-            outcome = reconciled(self._recall.runnable(declared), here | self._book.tasks | recalled, around)
+            known = newest(self._book.tasks | recalled, here)
+            outcome = reconciled(self._recall.runnable(declared), known, around)
             outcome.recalled.extend(timer for timer in outcome.kept if timer.name in recalled)
             named = {*invalid, *(item.definition.id for item in declared)}
             gone = self._recall.gone(named)
@@ -292,11 +291,16 @@ class Timers:
             raise
 
     def _check_may_trigger(self, timer: TimerState) -> None:
-        if self._rules.is_stopping or self._poller.is_closed:
+        if self._rules.is_stopping or self._is_closed:
             raise TimerError(self._why_closed(), timer=timer.name)
         state = "active" if timer.running_run is not None else self._rules.target_state(timer.target)
         if state != "idle":
             raise TimerError(_REFUSALS[state], timer=timer.name, target=timer.target)
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether the gate is closed, also if runs are yet to end."""
+        return self._poller.is_closed or self._rules.is_quiet
 
     def _why_closed(self) -> TimerRefusal:
         return TimerRefusal.STOPPING if self._rules.is_stopping else TimerRefusal.OFF
@@ -328,7 +332,7 @@ class Timers:
     def _change(self, name: str, change: Callable[[TimerState], TimerState]) -> TimerState:
         """Change a timer, and have that written; the answer is the timer before it."""
         entry = self._entry(name)
-        if self._poller.is_closed:
+        if self._is_closed:
             raise TimerError(self._why_closed(), timer=name)
         before = entry.task
         self._book.change(entry, change(before))

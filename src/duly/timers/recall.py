@@ -60,7 +60,7 @@ class Recall:
             timer = state_from(row, *places.get(name, (_ORPHAN, 0)))
             stored[name] = record_of(timer)
             known[name] = found(timer, self._outcome, around) if name in places else timer
-        outcome = reconciled(self.runnable(declared), {**moved, **known}, around)
+        outcome = reconciled(self.runnable(declared), newest(known, moved), around)
         outcome.touched.extend(timer for timer in outcome.kept if record_of(timer) != stored.get(timer.name))
         return outcome
 
@@ -115,3 +115,15 @@ def moved_here(
     """
     told = enumerate(told_of(declared, records).items(), next_id)
     return {name: msgspec.structs.replace(released(timer), id=number) for number, (name, timer) in told}
+
+
+def newest(known: Mapping[str, TimerState], moved: Mapping[str, TimerState]) -> dict[str, TimerState]:
+    """What is known of each timer: here, or elsewhere if it was declared there since and is idle here."""
+    chosen = dict(known)
+    for name, timer in moved.items():
+        here = known.get(name)
+        if here is None:
+            chosen[name] = timer
+        elif here.registered_us < timer.registered_us and here.running_run is None:
+            chosen[name] = msgspec.structs.replace(timer, id=here.id)
+    return chosen

@@ -146,6 +146,13 @@ def name_in(record: Sequence[Any]) -> str:
     return name if isinstance(name, str) else f"row {record[0] if record else '?'}"
 
 
+def registered_in(record: Sequence[Any]) -> int:
+    """When the timer of a record that may be damaged was declared as it is; 0 when that cannot be read."""
+    at = COLUMNS.index("registered_us")
+    value = record[at] if len(record) > at else None
+    return value if isinstance(value, int) else 0
+
+
 def _reason(said: str) -> str:
     """What msgspec says, with the column by its name instead of its number."""
     for number, column in reversed(list(enumerate(COLUMNS))):

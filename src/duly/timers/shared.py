@@ -35,7 +35,7 @@ from duly.timers.dues import next_run_us
 from duly.timers.errors import TimerError, TimerRefusal
 from duly.timers.face import NoteMiss, Timers
 from duly.timers.recall import told_of
-from duly.timers.record import Declared, TimerRecordError, fingerprint_of, name_in, text_of
+from duly.timers.record import Declared, TimerRecordError, fingerprint_of, name_in, registered_in, text_of
 from duly.timers.shard import ShardShelf
 from duly.timers.timer import TimerState
 
@@ -123,6 +123,8 @@ class SharedTimers:
 
         A `stop` that comes before this is done holds: nothing begins.
         """
+        if self.tenancy.is_leaving:
+            return
         self._declare(definitions, invalid)
         self.tenancy.renew()
         async with self.tenancy.moving:
@@ -173,22 +175,21 @@ class SharedTimers:
         beside it: `linger` then.
         """
         self.tenancy.is_leaving = True
-        idle = {shard: part for shard, part in self._parts.items() if part.is_idle()}
-        for shard, part in self._parts.items():
-            if shard not in idle:
-                part.retire()
-        return self._stop({shard: part.stop() for shard, part in idle.items()})
+        stopping = {shard: part.stop() for shard, part in self._parts.items() if part.is_idle()}
+        for shard in self._parts.keys() - stopping.keys():
+            self._parts[shard].retire()
+        return self._stop(stopping)
 
     async def _stop(self, stopping: Mapping[int, Coroutine[Any, Any, None]]) -> None:
         async with self.tenancy.moving:
             for shard, each in stopping.items():
                 await each
                 await self._drop(shard)
+            if self._parts:
+                with suppress(StoreError):  # the next beat tells of it, and tries again
+                    await self.tenancy.rebalance()
             if not self._parts:
                 await self._leave()
-                return
-            with suppress(StoreError):  # the next beat tells of it, and tries again
-                await self.tenancy.rebalance()
 
     @property
     def is_lingering(self) -> bool:
@@ -319,10 +320,11 @@ class SharedTimers:
 
     async def enter(self, taken: Taken) -> None:
         """Put the timers of shards to work that were just taken."""
-        if self.tenancy.is_leaving:
-            return  # the board has them as ours: they are given up as strays
+        # Once we are leaving, those not begun yet are given up as strays: the board has them as ours.
         rows = await self._board.timers([hold.shard for hold in taken.holds])
         for hold in taken.holds:
+            if self.tenancy.is_leaving:
+                break
             self._mine.terms[hold.shard] = hold.term
             try:
                 await self._begin(hold, [row for row in rows if row.shard == hold.shard])
@@ -344,8 +346,8 @@ class SharedTimers:
         """Bring our list; but first see which of its timers are in other shards yet."""
         at = {item.definition.id: self._shard_of(item.definition) for item in self._declared}
         rows = await self._board.timers()
-        named = [(name_in(row.record), row) for row in rows]
-        self._moved = {name: row.record for name, row in named if at.get(name, row.shard) != row.shard}
+        away = [row.record for row in rows if at.get(name_in(row.record), row.shard) != row.shard]
+        self._moved = {name_in(record): record for record in sorted(away, key=registered_in)}
         published = await self._board.publish(
             self._mine.member, self._fingerprint, lambda *_: Change((), ()), displaces=False
         )
@@ -361,7 +363,9 @@ class SharedTimers:
             texts = {name_in(record): record[_TEXT] for record in records if len(record) > _TEXT}
             known = {item.definition.id: item.text for item in self._declared}
             ours = [item for item in definitions if texts.get(item.id) == known[item.id]]
-            self._tell_left_alone({item.id for item in definitions} - {item.id for item in ours})
+            for name in sorted({item.id for item in definitions} - {item.id for item in ours}):
+                reason = "a newer list changed or removed it"
+                self._announcer.announce("TimerSkipped", timer=name, reason=reason)
             definitions = ours
             self._partial.add(hold.shard)
             records = [record for record in records if name_in(record) in {item.id for item in ours}]
@@ -385,10 +389,6 @@ class SharedTimers:
             invalid=self._invalid,
             moved=self._moved_of(definitions),
         )
-
-    def _tell_left_alone(self, names: Collection[str]) -> None:
-        for name in sorted(names):
-            self._announcer.announce("TimerSkipped", timer=name, reason="a newer list changed or removed it")
 
     async def _lose(self, shards: Sequence[int]) -> None:
         """Let go of shards that others may hold, and end what runs."""
