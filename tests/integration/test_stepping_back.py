@@ -131,3 +131,27 @@ async def test_list_after_its_lease(same_schema: StoreFactory) -> None:
     assert story.diary == ["first begins", "first is cut off", "again begins"]
     assert story.world.told("TaskRunStarted")[-1][1]["cause"] == "interrupted"
     await story.world.stop()
+
+
+async def test_list_a_moment_after_that_of_another(same_schema: StoreFactory) -> None:
+    """A list that is brought before it was heard that another's took the shards is brought all the same."""
+    story = Story(same_schema)
+    world = story.world
+    ending = asyncio.Event()
+
+    async def callback() -> None:
+        story.diary.append("short begins")
+        await ending.wait()
+        story.diary.append("short is done")
+
+    short = ("short", "0 12 * * *", callback, HOUR)
+    await world.begin(story.task("first"), short)
+    await world.rest()
+    await story.other.initialize([story.task("other"), short, world.task("new", "0 1 * * *")])
+    ending.set()
+    await asyncio.sleep(0)  # noqa: TID251 (yields: it ends, and that is not written yet)
+    await world.scheduler.initialize([story.task("first"), short, world.task("new", "0 1 * * *")])
+    await world.until("12:05")
+    assert story.diary == ["first begins", "short begins", "short is done", "first is done"]
+    await story.other.stop()
+    await world.scheduler.stop()

@@ -30,7 +30,7 @@ from duly.engine.tasks import TaskRules
 from duly.errors import StoreError
 from duly.events import Announcer
 from duly.instant import Instant
-from duly.store.board import Board, Change, Hold, Stored, Taken, View, shard_of
+from duly.store.board import Board, Change, Hold, ShardsLostError, Stored, Taken, View, shard_of
 
 
 class Member:
@@ -103,8 +103,13 @@ class Member:
 
     async def change(self, registrations: list[Registration]) -> Reconciliation:
         """Bring another list."""
+        listing = Listing(registrations, self.book.zone)
         async with self.tenancy.moving:
-            outcome = await self._publish(Listing(registrations, self.book.zone))
+            try:
+                outcome = await self._publish(listing)
+            except ShardsLostError:  # to another's list, a moment ago: what runs is not ours to write now
+                await self.tenancy.heed(await self.tenancy.beat())
+                outcome = await self._publish(listing)
             await self.tenancy.heed(await self.tenancy.beat())
             await self.tenancy.rebalance()
         return outcome
