@@ -233,8 +233,8 @@ OF_LISTS: tuple[Mutant, ...] = (
     mutant(
         "run-in-flight-taken-for-interrupted",
         RECONCILIATION,
-        "        if before is not None and name not in live:",
-        "        if before is not None:",
+        "            before = before if name in live else cut_off(before)",
+        "            before = cut_off(before)",
         wrong="A list handed in while a task runs takes its run for one that a crash cut off.",
     ),
     mutant(

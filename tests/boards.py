@@ -12,6 +12,15 @@ class MemoryTime:
 
     def __init__(self) -> None:
         self.now_us = NOW_US
+        self._server = 1
+
+    def server(self) -> str:
+        """Which server answers."""
+        return f"server {self._server}"
+
+    def change_server(self) -> None:
+        """Have another one answer."""
+        self._server += 1
 
     def advance(self, by_us: int) -> None:
         """Let time pass."""
@@ -32,6 +41,10 @@ class PostgresTime(MemoryTime):
         """Let time pass, for the database too."""
         super().advance(by_us)
         self._do(f"UPDATE {self._table} SET now_us = %s", self.now_us)
+
+    def change_server(self) -> None:
+        """Have the board believe that the one which answered until now was another."""
+        self._do(f"UPDATE {self.schema}.server SET name = 'before'")
 
     def rule(self) -> None:
         """Make the board in the schema live in this time."""

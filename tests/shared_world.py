@@ -28,7 +28,8 @@ from duly.store.board import (
     shard_of,
 )
 from duly.testing import VirtualClock
-from duly.testing.memory_board import MemoryBoard, Table
+from duly.testing.memory_board import MemoryBoard
+from duly.testing.memory_table import Table
 from duly.testing.simulation.clock import SimClock
 from duly.testing.simulation.loop import SimLoop
 from duly.testing.simulation.steady import CrashPoints, Steady

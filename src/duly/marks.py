@@ -37,7 +37,7 @@ MARKS: Mapping[str, str] = {
 CLUSTER_MARKS: Mapping[str, str] = {
     "seat lost": "the board does not know a member any more, which joins anew",
     "edition forgotten": "the board has lost the list that a member brought, which brings it again",
-    "another server": "another server answers, which may have forgotten: nothing is taken for a lease",
+    "another server": "another server answers, which may have forgotten: it is told what runs",
     "edition back": "another member has brought the list back that a member has, and that is in effect again",
     "trust ended": "a member could not renew its lease in time, and let go of everything",
     "stray shards given": "the board has shards as a member's of which it does not know, and gets them back",
@@ -50,6 +50,8 @@ CLUSTER_MARKS: Mapping[str, str] = {
     "ends reported again": "another server answers, which may have forgotten ends that were reported",
     "departed run found": "a list brings a task back whose run, from before its removal, goes on at a member",
     "row behind memory": "the board shows a task as it was before a start that a member remembers",
+    "row put right": "a server that forgot a start is told of it by the member that made it",
+    "run missing on a row": "a member runs a task, and a row that came back to it does not show that",
     "start taken back": "a member finds a start on a row that it wrote and did not carry out",
     "away run ended": "the end of a run at another member was seen on the board",
     "away run cut off": "the member that ran a task whose shard is held here has died",

@@ -23,7 +23,7 @@ class TestMemoryBoard(TimerBoardConformance):
     def another(self, time: MemoryTime) -> AnotherTimerBoard:
         """A new board on the same table."""
         table = Table()
-        return lambda: MemoryBoard(lambda: time.now_us, table=table)
+        return lambda: MemoryBoard(lambda: time.now_us, table=table, server=time.server)
 
 
 DATABASE = "boards"

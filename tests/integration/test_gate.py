@@ -18,7 +18,8 @@ from duly.events import Announcer
 from duly.instant import instant_of
 from duly.store.board import TimerBoard
 from duly.store.sqlite import SQLiteStore
-from duly.testing.memory_board import MemoryBoard, Table
+from duly.testing.memory_board import MemoryBoard
+from duly.testing.memory_table import Table
 from tests.supervision import World, oneshot, world_of
 from tests.timer_world import MINUTELY, daily, timer
 

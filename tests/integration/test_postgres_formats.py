@@ -9,7 +9,7 @@ from duly.core.task import started
 from duly.errors import StoreError
 from duly.instant import SECOND_US
 from duly.store.board import SHARDS, Change, Hold, Reply, Request, Row, TimerRow, Waiting, shard_of
-from duly.store.postgres import PostgresBoard, founding
+from duly.store.postgres import PostgresBoard
 from duly.store.postgres.scripts import migrations
 from duly.testing.conformance import NOW_US, sample_task
 from tests.postgres import PostgresServer
@@ -22,24 +22,43 @@ TIMER = TimerRow(SHARD, (1, "timer", "{}"), None)
 FORMAT = "SELECT duly_format FROM duly.meta"
 
 
-async def older_board(url: str, monkeypatch: pytest.MonkeyPatch, version: int) -> tuple[PostgresBoard, Hold]:
+UNDONE = {
+    2: ["DROP TABLE duly.timer"],
+    3: [
+        "DROP TABLE duly.request",
+        "ALTER TABLE duly.meta DROP COLUMN started_up_us",
+        "ALTER TABLE duly.meta DROP COLUMN opened_us",
+    ],
+    4: ["DROP TABLE duly.server", "ALTER TABLE duly.member DROP COLUMN ttl_us"],
+}
+"""What takes back the step to a format."""
+
+
+async def older_board(
+    postgres: PostgresServer, database: str, url: str, version: int
+) -> tuple[PostgresBoard, Hold]:
     """A board of format *version*, in which member 1 holds a shard and runs a task."""
-    with monkeypatch.context() as older:
-        older.setattr(founding, "migrations", lambda: migrations()[:version])
-        board = PostgresBoard(url)
-        assert await board.open("older") == "older"
+    assert max(UNDONE) == len(migrations())
+    board = PostgresBoard(url)
+    assert await board.open("older") == "older"
     await board.join(1, "host", ttl_us=TTL_US)
     await board.publish(1, "list", lambda *_: Change([Row(TASK)], ()))
     (hold,) = (await board.take(1, [SHARD])).holds
     await board.write(1, {hold: 1}, rows=[BEGUN])
+    if version > 1:
+        await board.write_timers(1, hold, 2, put=[TIMER], removed=())
+    for number in range(len(migrations()), version, -1):
+        for statement in UNDONE[number]:
+            postgres.rows(statement, database=database)
+    postgres.rows(f"UPDATE duly.meta SET duly_format = {version}", database=database)
     return board, hold
 
 
 async def test_format_one_becomes_the_present_one(
-    postgres: PostgresServer, postgres_database: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, postgres_database: str, postgres_url: str
 ) -> None:
     """A board without timers gets them when it is opened, by several at once; its members notice nothing."""
-    older, hold = await older_board(postgres_url, monkeypatch, 1)
+    older, hold = await older_board(postgres, postgres_database, postgres_url, 1)
     assert postgres.value(FORMAT, database=postgres_database) == 1
     assert postgres.value("SELECT to_regclass('duly.timer')", database=postgres_database) is None
     several = [PostgresBoard(postgres_url) for _ in range(4)]
@@ -59,12 +78,11 @@ async def test_format_one_becomes_the_present_one(
 
 
 async def test_format_two_gets_requests(
-    postgres: PostgresServer, postgres_database: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, postgres_database: str, postgres_url: str
 ) -> None:
     """A board without requests gets them, and keeps its timers; who holds a shard there is asked."""
-    older, hold = await older_board(postgres_url, monkeypatch, 2)
+    older, hold = await older_board(postgres, postgres_database, postgres_url, 2)
     assert postgres.value("SELECT to_regclass('duly.request')", database=postgres_database) is None
-    await older.write_timers(1, hold, 2, put=[TIMER], removed=())
     board = PostgresBoard(postgres_url)
     assert await board.open("new") == "older"
     assert postgres.value(FORMAT, database=postgres_database) == len(migrations())
@@ -80,10 +98,10 @@ async def test_format_two_gets_requests(
 
 
 async def test_onlooker_changes_no_format(
-    postgres: PostgresServer, postgres_database: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, postgres_database: str, postgres_url: str
 ) -> None:
     """Who only looks at an older board is told that it is older, and leaves it so."""
-    older, _ = await older_board(postgres_url, monkeypatch, 1)
+    older, _ = await older_board(postgres, postgres_database, postgres_url, 1)
     with pytest.raises(StoreError, match="is of an older duly; start a scheduler on it first"):
         await PostgresBoard(postgres_url).open("")
     assert postgres.value(FORMAT, database=postgres_database) == 1
@@ -91,10 +109,10 @@ async def test_onlooker_changes_no_format(
 
 
 async def test_no_right_to_make_the_table(
-    postgres: PostgresServer, postgres_database: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, postgres_database: str, postgres_url: str
 ) -> None:
     """A role that may use an older board but not change it is told the right it lacks; nothing is done."""
-    older, _ = await older_board(postgres_url, monkeypatch, 1)
+    older, _ = await older_board(postgres, postgres_database, postgres_url, 1)
     role = f"user_of_{postgres_database}"
     for statement in (
         f"CREATE ROLE {role} LOGIN PASSWORD 'x'",
@@ -109,6 +127,7 @@ async def test_no_right_to_make_the_table(
     await older.close()
     await older.open("new")
     await older.close()
-    lacking = f"the role '{role}' needs SELECT on table duly.timer, SELECT on table duly.request"
+    tables = [f"SELECT on table duly.{table}" for table in ("server", "timer", "request")]
+    lacking = f"the role '{role}' needs {', '.join(tables)}"
     with pytest.raises(StoreError, match=lacking):
         await PostgresBoard(url).open("new")

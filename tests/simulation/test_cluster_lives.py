@@ -1,7 +1,6 @@
 """Clusters in the simulation: one seed is one life, none is unsound, and what is broken is found out."""
 
 import os
-import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -42,6 +41,7 @@ from duly.testing.simulation.cluster.plan import (
 from duly.testing.simulation.cluster.program import Program
 from duly.testing.simulation.cluster.traces import Traces
 from duly.testing.simulation.plan import Behaviour, How, Item
+from tests.simulation.forgetful import with_forgetful_standbys, with_restless_lists
 
 SEEDS = int(os.environ.get("DULY_CLUSTER_SEEDS", "240"))
 """How many lives the suite lives; CI lives fewer on its second and third interpreter."""
@@ -69,29 +69,6 @@ def test_no_cluster_is_unsound(first: int) -> None:
     """Whatever befalls two or three members: never two at once, nothing lost, nothing without a cause."""
     for seed in range(first, min(first + 40, SEEDS)):
         cluster_lived(cluster_drawn(seed, 2 + seed % 2)).check()
-
-
-def with_restless_lists(plan: ClusterPlan) -> ClusterPlan:
-    """The plan with runs that last, and lists that come and go meanwhile."""
-    chance = random.Random(plan.seed)
-    names = sorted({item.name for items in plan.lists for item in items})
-    runs = {
-        name: tuple(
-            Behaviour(chance.choice((How.RETURN, How.RAISE)), chance.randrange(5, 90) * SECOND_US)
-            for _ in range(3)
-        )
-        for name in names
-    }
-    changes = [
-        Change(
-            chance.randrange(plan.duration_us),
-            chance.randrange(len(plan.hosts)),
-            chance.randrange(len(plan.lists)),
-        )
-        for _ in range(8)
-    ]
-    actions = sorted([*plan.actions, *changes], key=lambda action: action.at_us)
-    return replace(plan, behaviours=runs, actions=tuple(actions))
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS // 2, 40))
@@ -138,7 +115,9 @@ def test_rare_paths_are_taken() -> None:
     missing = set(CLUSTER_MARKS) - {"unreadable row left alone"}
     missing -= set(cluster_lived(COMEBACK).marks)  # chance leads there once in hundreds of lives
     for seed in range(SEEDS):
-        missing -= set(cluster_lived(cluster_drawn(seed, 2 + seed % 2)).marks)
+        plan = cluster_drawn(seed, 2 + seed % 2)
+        missing -= set(cluster_lived(plan).marks)
+        missing -= set(cluster_lived(with_restless_lists(with_forgetful_standbys(plan))).marks)
         if not missing:
             return
     assert not missing

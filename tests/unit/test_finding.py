@@ -95,13 +95,12 @@ def test_end_of_an_old_run_only_releases() -> None:
         (removed(ended_us=NOW_US + 1), Knowledge()),
         (removed(), Knowledge(ends={("a", NOW_US): AwayEnd(5, NOW_US, NOW_US + 1, is_failed=False)})),
         (removed(run_by=ME), Knowledge()),
-        (removed(run_by=ME), Knowledge(running={"a": NOW_US - 1})),
         (
             removed(run_by=ME),
             Knowledge(running={"a": NOW_US}, ends={("a", NOW_US): AwayEnd.cut(5, NOW_US)}),
         ),
     ],
-    ids=["runner dead", "reported", "we know the end", "ours, unknown", "ours, another", "ours, cut off"],
+    ids=["runner dead", "reported", "we know the end", "ours, unknown", "ours, cut off"],
 )
 def test_run_that_is_over_is_nothing(stored: Stored, known: Knowledge) -> None:
     """A removed row whose run is over is as nothing: the task is new, and not running."""

@@ -5,15 +5,26 @@ when it saw a run end and could not write it, or when the database forgot: a sta
 the latest commits shows a task as it was before.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from duly.core.reconciliation import Reconciliation, reconciled
 from duly.core.record import COLUMNS
 from duly.core.registration import Registration
 from duly.core.schedule import Schedule
-from duly.core.task import Task, cut_off, failed, is_ahead_of_clock, moved_back, released, succeeded
+from duly.core.task import (
+    Task,
+    cut_off,
+    failed,
+    is_ahead_of_clock,
+    moved_back,
+    released,
+    resumed,
+    succeeded,
+)
 from duly.instant import Instant
 from duly.marks import mark
 from duly.store.board import AwayEnd, Change, Row, Stored
@@ -65,8 +76,13 @@ class Departed(NamedTuple):
 def found(stored: Stored, task: Task, member: int, known: Knowledge) -> Found:
     """What *member* makes of the row *stored*, which holds *task*."""
     mine = known.remembered.get(task.name)
-    task = _taken_back(_better(task, mine), mine, known.put_back.get(task.name))
-    since_us = task.running_since_us
+    is_anothers = stored.run_by != member and stored.is_runner_alive
+    put_back_us = None if is_anothers else known.put_back.get(task.name)
+    task = _taken_back(_better(task, mine), mine, put_back_us)
+    since_us, ours_us = task.running_since_us, known.running.get(task.name)
+    if ours_us is not None and ours_us > (since_us or 0):
+        mark("run missing on a row")
+        return Found(resumed(task, ours_us), member)
     if since_us is None:
         return Found(task)
     if (end := _end_of(stored, task.name, since_us, known)) is not None:
@@ -83,6 +99,9 @@ def found(stored: Stored, task: Task, member: int, known: Knowledge) -> Found:
 def departed(stored: Stored, member: int, known: Knowledge) -> Departed | None:
     """The run that a removed row is of, as far as *member* can tell; None if it is over."""
     name, since_us = stored.record[_NAME], stored.record[_SINCE]
+    ours_us = known.running.get(name)
+    if ours_us is not None and (name, ours_us) not in known.ends:
+        return Departed(stored.record[_ID], ours_us, member)
     if _end_of(stored, name, since_us, known) is not None:
         return None
     runner = _runner_of(stored, name, since_us, member, known)
@@ -127,7 +146,8 @@ def change_by(
         for name, row in stored.items()
         if row.is_removed and (run := departed(row, member, known)) is not None
     }
-    live = {name: run.since_us for name, run in left.items()}
+    live = {name: since_us for name, since_us in known.running.items() if name not in stored}
+    live |= {name: run.since_us for name, run in left.items()}
     live |= {
         name: find.task.running_since_us
         for name, find in finds.items()
@@ -146,7 +166,8 @@ def change_by(
         departed={name: run.task_id for name, run in left.items()},
         last_id=max((row.record[_ID] for row in stored.values()), default=0),
     )
-    runners = {name: find.runner for name, find in finds.items()}
+    runners: dict[str, int | None] = dict.fromkeys(known.running, member)
+    runners |= {name: find.runner for name, find in finds.items()}
     runners |= {name: run.runner for name, run in left.items()}
     if any(task.running_since_us is not None for task in outcome.added):
         mark("departed run found")
@@ -155,15 +176,55 @@ def change_by(
     return outcome, Change(rows, [*(task.id for task in outcome.orphaned), *unreadable])
 
 
+def claim_by(
+    stored: Sequence[Stored],
+    tasks: Mapping[str, Task],
+    mine: Iterable[Task],
+    *,
+    member: int,
+    known: Knowledge,
+) -> Change:
+    """What *member* has to put right on a board that may have forgotten its latest rows.
+
+    The rows of tasks that it does not hold: they are to show its runs, which *mine* are the tasks of, and
+    the latest start that it knows of. A run whose task the board does not have leaves a removed row.
+    """
+    rows = {row.record[_NAME]: row for row in stored}
+    put = []
+    for name, task in tasks.items():
+        since_us = known.running.get(name)
+        is_missing = since_us is not None and since_us > (task.running_since_us or 0)
+        if not is_missing and not _is_behind(task, known.remembered.get(name)):
+            continue
+        mark("row put right")
+        put.append(Row(*found(rows[name], task, member, known)))
+    next_id = max((row.record[_ID] for row in stored), default=0) + 1
+    lost = [task for task in mine if task.name not in rows]
+    left = [
+        Row(msgspec.structs.replace(resumed(task, known.running[task.name]), id=at), member)
+        for at, task in enumerate(lost, next_id)
+    ]
+    return Change([*put, *left], [row.task.id for row in left])
+
+
 def _better(task: Task, mine: Task | None) -> Task:
     """The task as the row has it, or as this process remembers it if the row is behind that."""
     if mine is None or (mine.id, mine.registered_us) != (task.id, task.registered_us):
         return task
-    if mine.answered_us > task.answered_us:
+    if _is_behind(task, mine):
         mark("row behind memory")
         return mine
     is_end_unwritten = mine.running_since_us is None and mine.last_attempt_us == task.running_since_us
     return mine if is_end_unwritten and task.running_since_us is not None else task
+
+
+def _is_behind(task: Task, mine: Task | None) -> bool:
+    """Whether the row that holds *task* lacks a start that this process remembers."""
+    return (
+        mine is not None
+        and (mine.id, mine.registered_us) == (task.id, task.registered_us)
+        and mine.answered_us > task.answered_us
+    )
 
 
 def _taken_back(task: Task, mine: Task | None, put_back_us: Instant | None) -> Task:
@@ -177,7 +238,7 @@ def _taken_back(task: Task, mine: Task | None, put_back_us: Instant | None) -> T
 
 
 def _end_of(stored: Stored, name: str, since_us: Instant, known: Knowledge) -> AwayEnd | None:
-    if stored.ended_us is not None:
+    if stored.ended_us is not None and stored.record[_SINCE] == since_us:
         return AwayEnd(stored.record[_ID], since_us, stored.ended_us, stored.is_failed)
     return known.ends.get((name, since_us))
 
@@ -186,6 +247,5 @@ def _runner_of(stored: Stored, name: str, since_us: Instant, member: int, known:
     """Who runs a run that has no known end; None if it was cut off."""
     if known.running.get(name) == since_us:
         return member
-    if stored.run_by is not None and stored.run_by != member and stored.is_runner_alive:
-        return stored.run_by
-    return None
+    is_another = stored.run_by != member and stored.is_runner_alive and stored.record[_SINCE] == since_us
+    return stored.run_by if is_another else None

@@ -30,7 +30,7 @@ from duly.engine.tasks import TaskRules
 from duly.errors import StoreError
 from duly.events import Announcer
 from duly.instant import Instant
-from duly.store.board import Board, Change, Hold, ShardsLostError, Stored, Taken, View, shard_of
+from duly.store.board import Board, Change, Hold, ShardsLostError, Stored, Taken, View
 
 
 class Member:
@@ -198,7 +198,7 @@ class Member:
     async def heed(self, view: View) -> bool:
         """Account for what others did."""
         async with self.poller.writing:
-            return self._share.heed(view, is_wary=self.tenancy.is_wary)
+            return self._share.heed(view)
 
     async def part(self, shards: Sequence[int]) -> list[Hold]:
         """Let go of shards; their runs go on here."""
@@ -214,15 +214,29 @@ class Member:
             self._share.dismiss((hold.shard for hold in given), is_cut=False)
         return given
 
-    def runs_in(self, shard: int) -> bool:
-        """Whether a run goes on here of a task in *shard*, which is not ours any more."""
-        return any(shard_of(name, self._holdings.shards) == shard for name in self.book.departed)
+    async def claim(self) -> None:
+        """Put right what another server of the board may have forgotten: our runs, and our latest writes."""
+        changes: list[tuple[Sequence[Stored], Change]] = []
+
+        def decide(stored: Sequence[Stored], _now_us: Instant, _scheduler_id: str) -> Change:
+            changes.append((stored, self._share.claim_by(stored)))
+            return changes[-1][1]
+
+        async with self.poller.writing:
+            self.poller.account_for_steps()
+            self._share.note_running()
+            if self.book.departed or self._share.known.remembered:
+                await self._board.claim(self._holdings.member, decide)
+                stored, change = changes[-1]
+                self._share.rename(stored, change.put)
+            self.book.touch()
+            await self.poller.flush_held()
 
     async def enter(self, taken: Taken) -> None:
         """Take in the tasks of shards that were just taken."""
         async with self.poller.writing:
             self._share.admit(taken)
-        if not self.tenancy.is_leaving:  # then nothing starts, and polling may have ended
+        if taken.holds and not self.tenancy.is_leaving:  # then nothing starts, and polling may have ended
             self.poller.begin()
 
     async def report(self) -> None:
@@ -242,10 +256,12 @@ class Member:
     async def _publish(self, listing: Listing) -> Reconciliation:
         """Bring the list. Under `moving`, if we are beating."""
         outcomes: list[Reconciliation] = []
+        changes: list[Change] = []
 
         def decide(stored: Iterable[Stored], _now_us: Instant, scheduler_id: str) -> Change:
             outcome, change = self._share.change_by(listing, list(stored), scheduler_id)
             outcomes.append(outcome)
+            changes.append(change)
             return change
 
         self._share.schedules.expect(item.expression for item in listing.registrations)
@@ -260,6 +276,8 @@ class Member:
             published = await self._board.publish(self._holdings.member, listing.fingerprint, decide)
             is_other = listing.fingerprint != self._share.listing.fingerprint
             self._share.listing, self._holdings.edition = listing, published.edition
+            if published.is_new:
+                self._share.rename((), changes[-1].put)
             if published.is_new or is_other:
                 # A list that others brought before may have tasks that we left alone: all are read again.
                 self._share.dismiss(tuple(self._holdings.terms), is_cut=False)

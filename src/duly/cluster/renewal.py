@@ -54,15 +54,13 @@ class Touch:
     def __init__(self) -> None:
         self._server = ""
         self.since_us: int | None = None
-        self.is_wary = False
-        """Another server answers now: it may show tasks idle that others run, because it forgot."""
 
     def heard(self, server: str, asked_us: int) -> bool:
         """Note an answer of *server* to what was asked at *asked_us*; whether that is another than before."""
         is_other = bool(self._server) and server != self._server
         if is_other:
             mark("another server")
-            self.is_wary, self.since_us = True, None
+            self.since_us = None
         self._server = server
         if self.since_us is None:
             self.since_us = asked_us

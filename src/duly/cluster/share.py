@@ -8,7 +8,9 @@ ends are noted for a report).
 
 from collections.abc import Iterable, Sequence
 
-from duly.cluster.finding import Found, Knowledge, change_by, ended, found, up_to
+import msgspec
+
+from duly.cluster.finding import Found, Knowledge, change_by, claim_by, ended, found, up_to
 from duly.cluster.holdings import TaskHoldings
 from duly.cluster.listing import Listing
 from duly.core.reconciliation import Reconciliation
@@ -24,9 +26,9 @@ from duly.errors import TaskTryDeserializeError
 from duly.events import Announcer, described
 from duly.instant import Instant
 from duly.marks import mark
-from duly.store.board import AwayEnd, Change, Reported, Stored, Taken, View, shard_of
+from duly.store.board import AwayEnd, Change, Reported, Row, Stored, Taken, View, shard_of
 
-_NAME = COLUMNS.index("name")
+_ID, _NAME = COLUMNS.index("id"), COLUMNS.index("name")
 
 
 class Share:
@@ -49,17 +51,14 @@ class Share:
 
     # --- what the board shows ---
 
-    def heed(self, view: View, *, is_wary: bool) -> bool:
-        """Account for what others did; whether runs had to be cut off for it. Hold `writing`.
-
-        *is_wary*: another server answers, which may have forgotten that others have renewed their leases.
-        """
+    def heed(self, view: View) -> bool:
+        """Account for what others did; whether runs had to be cut off for it. Hold `writing`."""
         self._note_server(view.server)
         is_cut = self._note_gone(view)
         self._note_ends(view.reported)
         alive = {seat.member for seat in view.seats if seat.is_alive}
         for name, (runner, _) in list(self._holdings.away.items()):
-            if runner not in alive and not is_wary:
+            if runner not in alive:
                 self._note_death(name)
         return is_cut
 
@@ -125,6 +124,30 @@ class Share:
             scheduler_id=scheduler_id,
         )
 
+    def claim_by(self, stored: Sequence[Stored]) -> Change:
+        """What we know better than the rows of tasks that we do not hold, if the board has forgotten."""
+        departed = self._book.departed
+        names = (departed.keys() | self.known.remembered.keys()) - self._book.entries.keys()
+        rows = [row for row in stored if not row.is_removed and row.record[_NAME] in names]
+        tasks = [task for row in rows if (task := self._read(row)) is not None]
+        return claim_by(
+            stored,
+            {task.name: task for task in tasks},
+            [run.before for run in departed.values()],
+            member=self._holdings.member,
+            known=self.known,
+        )
+
+    def rename(self, stored: Iterable[Stored], put: Iterable[Row]) -> None:
+        """Note under which ids the board has the tasks of runs that go on here: their ends are told by id."""
+        ids = {row.record[_NAME]: row.record[_ID] for row in stored} | {
+            row.task.name: row.task.id for row in put
+        }
+        in_flight = {name: entry.run for name, entry in self._book.entries.items()} | self._book.departed
+        for name, run in in_flight.items():
+            if run is not None and name in ids:
+                run.before = msgspec.structs.replace(run.before, id=ids[name])
+
     def preserved(self, listing: Listing) -> Reconciliation:
         """What to tell of a list that was in effect already."""
         now_us = self._poller.now_us()
@@ -153,11 +176,8 @@ class Share:
 
     def _admit(self, stored: Stored) -> bool:
         """Take in one task, unless it is not ours to run."""
-        try:
-            task = task_from(stored.record, self.schedules.of)
-        except TaskTryDeserializeError as error:
-            mark("unreadable row left alone")
-            self._announce("StoreFault", error=described(error))
+        task = self._read(stored)
+        if task is None:
             return False
         callback = self.listing.callback_for(task)
         if callback is None:
@@ -175,6 +195,15 @@ class Share:
         self.known.remembered.pop(task.name, None)
         self.known.put_back.pop(task.name, None)
         return True
+
+    def _read(self, stored: Stored) -> Task | None:
+        """The task in a row; None if it cannot be read."""
+        try:
+            return task_from(stored.record, self.schedules.of)
+        except TaskTryDeserializeError as error:
+            mark("unreadable row left alone")
+            self._announce("StoreFault", error=described(error))
+            return None
 
     def _run_of(self, find: Found, callback: Callback) -> Run[Task] | None:
         """The run under way: None if there is none, or if it is among those that departed from here."""

@@ -66,8 +66,8 @@ class Tenant(Protocol):
         """Let go of these shards gently, and say which of them can be given up now."""
         ...
 
-    def runs_in(self, shard: int) -> bool:
-        """Whether anything runs here that belongs to a *shard* which is not held."""
+    async def claim(self) -> None:
+        """Tell another server of the board what it may have forgotten: all that runs here, and our writes."""
         ...
 
     async def enter(self, taken: Taken) -> None:
@@ -120,6 +120,8 @@ class Tenancy:
         self._lag_us = 0
         self.is_leaving = False
         """Set when no shards are wanted any more: it is stopping."""
+        self._told: str | None = None
+        """Which server of the board knows what runs here; None before the first has answered."""
         self._has_lapsed = False
         """Our trust has ended once under our present number: it is as good as dead, and so is what it ran."""
 
@@ -136,11 +138,6 @@ class Tenancy:
     def is_trusted(self) -> bool:
         """Whether what is held is held for certain, at this moment."""
         return not self._has_lapsed and self._lease.is_trusted(self._steady())
-
-    @property
-    def is_wary(self) -> bool:
-        """Whether another server answers since so short a time that it need not know what others do."""
-        return self._touch.is_wary
 
     # --- its life ---
 
@@ -159,6 +156,7 @@ class Tenancy:
         if not (self._mine.member and self.is_trusted()):
             self._lease.end()
             self._mine.member = self.draw()
+            self._told = None
         self._mine.edition = 0
         await self._board.join(self._mine.member, self._name, ttl_us=self._lease.ttl_us)
         self._touch.since_us = self._steady()
@@ -166,6 +164,7 @@ class Tenancy:
         self._mine.shards = len(view.places)
         self._mine.newest = view.edition
         self._announce("MemberJoined", member=self._name, server=view.server)
+        await self._tell(view)
 
     def begin(self) -> None:
         """Beat from now on."""
@@ -240,7 +239,10 @@ class Tenancy:
             return view
         if self._lease.trusted_until_us is not None and not self._lease.is_trusted(heard_us):
             self._has_lapsed = True  # and whoever is to notice has not had its turn yet
-        self._lease.renew(asked_us)
+        if self._told is None:
+            self._told = view.server  # nothing runs yet under this number
+        if self._told == view.server:
+            self._lease.renew(asked_us)
         if isinstance(self._clock, BoardClock):
             self._clock.heed(view.now_us, asked_us=asked_us, heard_us=heard_us)
         if self._touch.heard(view.server, asked_us):
@@ -256,7 +258,9 @@ class Tenancy:
 
     async def _renew(self) -> None:
         try:
-            await self.beat()  # what it shows may be older than what a move has done since
+            view = await self.beat()  # what it shows may be older than what a move has done since
+            if view.server != self._told:
+                self._nudge.set()
         except SeatLostError:
             self._nudge.set()
         except StoreError as error:
@@ -304,11 +308,25 @@ class Tenancy:
                 self._has_lapsed = True
                 await self._come_back("the board has forgotten what we held", is_known=True)
                 return
+            if view.server != self._told:
+                await self._tell(view)
+                return
             if self._is_list_forgotten(view) or self._is_list_back(view):
                 await self._tenant.publish()
                 view = await self.beat()
                 await self.heed(view)
             await self.rebalance(view)
+
+    async def _tell(self, view: View) -> None:
+        """Tell a server that has just come to answer what runs here; the lease is not renewed before that.
+
+        It may have forgotten. For the time of a lease it lets no shard change hands: by then it knows of all
+        that runs, and what it was not told of has been cut off.
+        """
+        if view.server != self._told:
+            await self._tenant.claim()
+            self._told = view.server
+            self._nudge.set()
 
     async def heed(self, view: View) -> bool:
         """Account for what others did; whether runs had to be cut off for it."""
@@ -400,11 +418,8 @@ class Tenancy:
         if not self.is_trusted():
             return
         view = view or await self.beat()
-        # A board that forgot may show idle what runs here: others must not get it before its rows say so.
-        kept = tuple(hold.shard for hold in self._strays(view) if self._tenant.runs_in(hold.shard))
         if self.is_leaving:
-            await self._give_strays(view, wanted=kept)
-            await self._take(kept, view)
+            await self._give_strays(view, wanted=())
             await self.give_all()
             return
         plan = planned(
@@ -414,16 +429,13 @@ class Tenancy:
             may_take_over=self._may_take_over(),
             overdue_us=self._lease.ttl_us * 3 // 2,
         )
-        wanted = sorted({*plan.take, *kept})
-        await self._give_strays(view, wanted=wanted)
+        await self._give_strays(view, wanted=plan.take)
         if plan.give:
             given = await self._tenant.part(plan.give)
             if not given:
                 return
             await self._give_up(given)
-        self._touch.is_wary = self._touch.is_wary and not self._may_take_over()
-        if not self._touch.is_wary:
-            await self._take(wanted, view)
+        await self._take(plan.take, view)
 
     async def _take(self, shards: Sequence[int], view: View) -> None:
         if not shards:

@@ -81,8 +81,9 @@ def reconciled(
     for name, expression, _, retry_delay_us in registrations:
         names.add(name)
         before = known.get(name)
-        if before is not None and name not in live:
-            before = cut_off(known_better(before))
+        if before is not None:
+            before = known_better(before)
+            before = before if name in live else cut_off(before)
         if (
             before is not None
             and before.schedule.text == expression.text

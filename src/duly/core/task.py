@@ -155,6 +155,26 @@ def cut_off(task: Task) -> Task:
     return _replace(task, running_since_us=None, interrupted=True)
 
 
+def resumed(task: Task, since_us: Instant) -> Task:
+    """The task with a run that began at *since_us* and goes on, of which it does not know.
+
+    If that run began under this registration it has answered what was due then.
+    """
+    if since_us < task.registered_us:
+        return _replace(task, running_since_us=since_us)
+    answered_us = max(task.answered_us, since_us)
+    return _replace(
+        task,
+        answered_us=answered_us,
+        due_us=task.schedule.due_after(answered_us),
+        last_attempt_us=since_us,
+        retry_at_us=None,
+        interrupted=False,
+        running_since_us=since_us,
+        origin_us=since_us,
+    )
+
+
 def set_back(task: Task, before_us: Instant, after_us: Instant) -> Task:
     """The task after the clock was set back from *before_us* to *after_us* (SCHEDULER.md 3).
 

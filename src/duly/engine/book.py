@@ -165,6 +165,10 @@ class Book(Generic[T]):
         entry.task = task
         self.unsaved[task.id] = task
 
+    def touch(self) -> None:
+        """Note that every task is to be written, changed or not."""
+        self.unsaved |= {entry.task.id: entry.task for entry in self.entries.values()}
+
     def look_at(self, entry: Entry[T]) -> None:
         """Have a task looked at when it next needs it, which may be at once."""
         self.agenda.add(entry.task.name, self._wakes_us(entry.task))

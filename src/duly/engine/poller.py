@@ -120,9 +120,14 @@ class Poller(Generic[T]):
             await asyncio.wait(ended)
         self._announce("PollingStopped")
 
-    async def flush(self) -> None:
-        """Write what is not yet written, now. Raises what the store raises."""
+    async def flush(self, *, is_forgotten: bool = False) -> None:
+        """Write what is not yet written, now; all of it, if the store may have forgotten the latest writes.
+
+        Raises what the store raises.
+        """
         async with self.writing:
+            if is_forgotten:
+                self._book.touch()
             await self.flush_held()
 
     async def flush_held(self) -> None:

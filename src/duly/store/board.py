@@ -15,6 +15,11 @@ A list may remove a task whose run goes on. Its row is then *removed*: nobody ta
 it is shown to whoever publishes, so that a task that comes back finds its run. It is forgotten when the run
 is reported to have ended, when its runner is dead, and when a list puts a task of its id or its name.
 
+Another *server* may come to answer for a board: it was restarted, or it is a standby that lacks the latest
+commits. Every member that it knows is then given a new lease, and for as long as one lasts no shard can be
+taken. Meanwhile each tells it what runs (`claim`), or loses its lease and cuts that off: so whoever takes a
+shard afterwards finds all runs in it, whatever was forgotten.
+
 An *edition* is a list of registrations that took effect in the whole cluster. Publishing a new one takes
 every shard from its holder. Boards do no thinking beyond that: who should hold what is decided in
 `cluster.balance`.
@@ -326,7 +331,15 @@ class Board(Protocol):
         """Take those of *shards* that are nobody's, or this member's own, or held by a dead member.
 
         Each gets its next term. Gives the tasks in the shards that were taken. Raises SeatLostError unless
-        the member's lease is good.
+        the member's lease is good. None can be taken for a while after another server has come to answer.
+        """
+        ...
+
+    async def claim(self, member: int, decide: Decide, /) -> None:
+        """Put right what another server has forgotten, whoever holds the shards: *decide* says which rows.
+
+        It is asked with all rows, as when a list is published. What it puts replaces rows whole; those among
+        them that it names as removed leave a removed row. Raises SeatLostError.
         """
         ...
 

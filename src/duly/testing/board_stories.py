@@ -42,6 +42,10 @@ class Time(Protocol):
         """Let time pass."""
         ...
 
+    def change_server(self) -> None:
+        """Have another server of the board answer from now on; of itself it has forgotten nothing."""
+        ...
+
 
 def story(tell: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """A test that runs on an event loop of its own."""

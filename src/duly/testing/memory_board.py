@@ -7,9 +7,7 @@ It does exactly what a board in a database does, in virtual time, and passes the
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-import msgspec
-
-from duly.core.record import Record, record_of, state_of
+from duly.core.record import record_of, state_of
 from duly.core.task import Task
 from duly.errors import StoreError, TaskListMismatchError
 from duly.instant import MINUTE_US, Instant
@@ -38,6 +36,7 @@ from duly.store.board import (
     Waiting,
     shard_of,
 )
+from duly.testing.memory_table import RequestRow, SeatRow, ShardRow, Table, TaskRow
 
 FORGOTTEN_US = 24 * 60 * MINUTE_US
 """A member that has been dead for so long, and holds nothing, is forgotten when another joins."""
@@ -47,65 +46,22 @@ REQUEST_FORGOTTEN_US = 10 * MINUTE_US
 """So long after its time a request is forgotten, when somebody else asks."""
 
 
-class _Member(msgspec.Struct):
-    name: str
-    joined_us: Instant
-    beaten_us: Instant
-    lease_us: Instant
-    edition: int = 0
-    lag_ms: int = 0
-    is_leaving: bool = False
-
-
-class _Shard(msgspec.Struct):
-    taken_us: Instant
-    holder: int | None = None
-    term: int = 0
-    number: int = 0
-    lost_by: int | None = None
-    lost_us: Instant | None = None
-
-
-class _Entry(msgspec.Struct):
-    record: Record
-    shard: int
-    run_by: int | None
-    started_us: Instant | None
-    ended_us: Instant | None = None
-    is_failed: bool = False
-
-
-class _Asked(msgspec.Struct):
-    request: Request
-    taken_by: int | None = None
-    answer: str | None = None
-
-
-class Table:
-    """What is on a board, for as many MemoryBoards as share it. Tests may look, and may damage."""
-
-    def __init__(self) -> None:
-        self.scheduler_id = ""
-        self.members: dict[int, _Member] = {}
-        self.shards: list[_Shard] = []
-        self.entries: dict[int, _Entry] = {}
-        self.removed: dict[int, _Entry] = {}
-        """What a list has removed while its run went on."""
-        self.timers: dict[tuple[int, int], TimerRow] = {}
-        """By shard and id."""
-        self.requests: dict[int, _Asked] = {}
-        self.start_up: StartUp | None = None
-        self.editions: list[str] = []
-        """The fingerprints, in order: the first is of edition 1."""
-
-
 class MemoryBoard:
-    """A board in memory that takes the time from *now_us*; with the *table* of another, the same board."""
+    """A board in memory that takes the time from *now_us*; with the *table* of another, the same board.
+
+    *server* says which server answers: when that changes, it is as if the board had been restored.
+    """
 
     def __init__(
-        self, now_us: Callable[[], Instant], *, ttl_us: int = TTL_US, table: Table | None = None
+        self,
+        now_us: Callable[[], Instant],
+        *,
+        ttl_us: int = TTL_US,
+        table: Table | None = None,
+        server: Callable[[], str] = lambda: "",
     ) -> None:
         self._now_us = now_us
+        self._server = server
         self._ttl_us = ttl_us
         self.table = Table() if table is None else table
         self._is_open = False
@@ -126,13 +82,15 @@ class MemoryBoard:
             if not new_id:
                 raise StoreError(store=self.name, reason="is not there yet; start a scheduler on it first")
             self.table.scheduler_id = new_id
-            self.table.shards = [_Shard(self._now_us()) for _ in range(shards)]
+            self.table.shards = [ShardRow(self._now_us()) for _ in range(shards)]
+            self.table.server = self._server()
         self._is_open = True
         return self.table.scheduler_id
 
     async def join(self, member: int, name: str, /, *, ttl_us: int) -> None:
         """Become *member*, with no edition and no shard."""
         table, now_us = self._opened(), self._now_us()
+        self._note_server(ttl_us)
         self._vacate(member)
         holders = {shard.holder for shard in table.shards}
         table.members = {
@@ -140,12 +98,14 @@ class MemoryBoard:
             for number, other in table.members.items()
             if number in holders or other.lease_us > now_us - FORGOTTEN_US
         }
-        table.members[member] = _Member(name, now_us, now_us, now_us + ttl_us)
+        table.members[member] = SeatRow(name, now_us, now_us, now_us + ttl_us, ttl_us)
 
     async def beat(self, member: int, /, *, ttl_us: int, lag_ms: int = 0, is_leaving: bool = False) -> View:
         """Renew the lease and look at the board."""
+        self._opened()
+        self._note_server(ttl_us)
         seat, now_us = self._seat(member), self._now_us()
-        seat.beaten_us, seat.lease_us = now_us, now_us + ttl_us
+        seat.beaten_us, seat.lease_us, seat.ttl_us = now_us, now_us + ttl_us, ttl_us
         seat.lag_ms, seat.is_leaving = lag_ms, is_leaving
         return self._view(member)
 
@@ -158,6 +118,8 @@ class MemoryBoard:
         self, member: int, fingerprint: str, decide: Decide, /, *, displaces: bool = True
     ) -> Published:
         """Bring a list, and make it the newest edition if it should be."""
+        self._opened()
+        self._note_server()
         seat, table, now_us = self._seat(member), self.table, self._now_us()
         newest = len(table.editions)
         own = max((at for at, known in enumerate(table.editions, 1) if known == fingerprint), default=0)
@@ -168,9 +130,7 @@ class MemoryBoard:
         )
         is_new = own == 0 or (own < newest and not is_superseded)
         if is_new:
-            stored = [self._stored(entry, now_us) for entry in _sorted(table.entries)]
-            stored += [self._stored(entry, now_us, is_removed=True) for entry in _sorted(table.removed)]
-            self._supersede(decide(stored, now_us, table.scheduler_id), now_us)
+            self._supersede(decide(self._all(now_us), now_us, table.scheduler_id), now_us)
             for shard in table.shards if displaces else ():
                 shard.holder, shard.term, shard.number = None, shard.term + 1, 0
             table.editions.append(fingerprint)
@@ -181,8 +141,11 @@ class MemoryBoard:
     async def take(self, member: int, shards: Sequence[int], /) -> Taken:
         """Take those shards that are nobody's, this member's own, or a dead member's."""
         table, now_us = self._opened(), self._now_us()
+        self._note_server()
         if not self._is_alive(member, now_us):
             raise SeatLostError(store=self.name)
+        if now_us < table.open_us:
+            return Taken((), (), now_us)
         wanted = set(shards) & set(range(len(table.shards)))
         holds = []
         for number in sorted(wanted):
@@ -196,6 +159,16 @@ class MemoryBoard:
         taken = {hold.shard for hold in holds}
         stored = [self._stored(entry, now_us) for entry in _sorted(table.entries) if entry.shard in taken]
         return Taken(holds, stored, now_us)
+
+    async def claim(self, member: int, decide: Decide, /) -> None:
+        """Put rows right."""
+        self._opened()
+        self._note_server()
+        self._seat(member)
+        table, now_us = self.table, self._now_us()
+        change = decide(self._all(now_us), now_us, table.scheduler_id)
+        self._change(Change(change.put, ()))
+        self._supersede(Change((), change.removed), now_us)
 
     async def write(
         self,
@@ -267,7 +240,7 @@ class MemoryBoard:
         table.requests = {
             at: asked for at, asked in table.requests.items() if asked.request.until_us > oldest_us
         }
-        table.requests.setdefault(request.id, _Asked(request))
+        table.requests.setdefault(request.id, RequestRow(request))
 
     async def take_requests(self, member: int, holds: Sequence[Hold], /) -> Sequence[Request]:
         """Take what is asked of *member* in these shards."""
@@ -328,7 +301,24 @@ class MemoryBoard:
             raise StoreError(store=self.name, reason="is not open")
         return self.table
 
-    def _seat(self, member: int) -> _Member:
+    def _note_server(self, ttl_us: int = 0) -> None:
+        """If another server has come to answer, renew every lease, and let nobody take a shard so long."""
+        table, server = self.table, self._server()
+        if table.server == server:
+            return
+        longest_us = max([ttl_us or self._ttl_us, *(seat.ttl_us for seat in table.members.values())])
+        table.server, table.open_us = server, self._now_us() + longest_us
+        for seat in table.members.values():
+            seat.lease_us = max(seat.lease_us, table.open_us)
+
+    def _all(self, now_us: Instant) -> list[Stored]:
+        """All rows, and then the removed ones."""
+        stored = [self._stored(entry, now_us) for entry in _sorted(self.table.entries)]
+        return stored + [
+            self._stored(entry, now_us, is_removed=True) for entry in _sorted(self.table.removed)
+        ]
+
+    def _seat(self, member: int) -> SeatRow:
         seat = self._opened().members.get(member)
         if seat is None:
             raise SeatLostError(store=self.name)
@@ -376,16 +366,16 @@ class MemoryBoard:
             self.table.entries.pop(task_id, None)
         self._put(map(self._entry, change.put))
 
-    def _entry(self, row: Row) -> _Entry:
+    def _entry(self, row: Row) -> TaskRow:
         shard = shard_of(row.task.name, len(self.table.shards))
-        return _Entry(record_of(row.task), shard, row.run_by, row.task.running_since_us)
+        return TaskRow(record_of(row.task), shard, row.run_by, row.task.running_since_us)
 
-    def _saved(self, row: Row) -> _Entry:
+    def _saved(self, row: Row) -> TaskRow:
         before = self.table.entries[row.task.id]
         record = (*before.record[:4], *state_of(row.task), before.record[-1])
-        return _Entry(record, before.shard, row.run_by, row.task.running_since_us)
+        return TaskRow(record, before.shard, row.run_by, row.task.running_since_us)
 
-    def _put(self, entries: Iterable[_Entry]) -> None:
+    def _put(self, entries: Iterable[TaskRow]) -> None:
         for entry in entries:
             before = self.table.entries.get(entry.record[0])
             run = (entry.run_by, entry.started_us)
@@ -393,7 +383,7 @@ class MemoryBoard:
                 entry.ended_us, entry.is_failed = before.ended_us, before.is_failed
             self.table.entries[entry.record[0]] = entry
 
-    def _stored(self, entry: _Entry, now_us: Instant, *, is_removed: bool = False) -> Stored:
+    def _stored(self, entry: TaskRow, now_us: Instant, *, is_removed: bool = False) -> Stored:
         is_alive = self._is_alive(entry.run_by, now_us)
         return Stored(entry.record, entry.run_by, is_alive, entry.ended_us, entry.is_failed, is_removed)
 
@@ -426,11 +416,12 @@ class MemoryBoard:
             places,
             list(self._reported(member)),
             newest,
+            server=self.table.server,
             requested=requested,
             start_up=table.start_up,
         )
 
-    def _requested(self, member: int | None) -> list[_Asked]:
+    def _requested(self, member: int | None) -> list[RequestRow]:
         table, now_us = self.table, self._now_us()
         return [
             asked
@@ -454,9 +445,9 @@ class MemoryBoard:
             yield Reported(end, entry.run_by)
 
 
-def _sorted(entries: Mapping[int, _Entry]) -> Iterable[_Entry]:
+def _sorted(entries: Mapping[int, TaskRow]) -> Iterable[TaskRow]:
     return (entry for _, entry in sorted(entries.items()))
 
 
-def _is_of(entry: _Entry, ids: AbstractSet[int], names: AbstractSet[str]) -> bool:
+def _is_of(entry: TaskRow, ids: AbstractSet[int], names: AbstractSet[str]) -> bool:
     return entry.record[0] in ids or entry.record[1] in names

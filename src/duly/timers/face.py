@@ -191,9 +191,9 @@ class Timers:
         """Look at what may be due: it may be started again."""
         self._poller.wake()
 
-    async def flush(self) -> None:
-        """Write what is not yet written. Raises StoreError."""
-        await self._poller.flush()
+    async def flush(self, *, is_forgotten: bool = False) -> None:
+        """Write what is not yet written, or all if the board may have forgotten it. Raises StoreError."""
+        await self._poller.flush(is_forgotten=is_forgotten)
 
     def stop(self) -> Coroutine[Any, Any, None]:
         """Close the gate: from this call on nothing happens. The answer waits for the last write."""

@@ -314,9 +314,10 @@ class SharedTimers:
                 self._pause(hold.shard)
         return given
 
-    def runs_in(self, _shard: int) -> bool:
-        """Nothing does: a shard is let go of when nothing runs in it, or when all that does is cut off."""
-        return False
+    async def claim(self) -> None:
+        """Write everything anew: another server of the board may have forgotten the latest writes."""
+        for part in tuple(self._parts.values()):
+            await part.flush(is_forgotten=True)
 
     async def enter(self, taken: Taken) -> None:
         """Put the timers of shards to work that were just taken."""

@@ -146,12 +146,12 @@ class PostgresBoard:
     async def join(self, member: int, name: str, /, *, ttl_us: int) -> None:
         """Become *member*, with no edition and no shard."""
         values = {"member": member, "name": escaped(name), "ttl_us": ttl_us, "forgotten_us": FORGOTTEN_US}
-        await self._ask(self._scripts.of("join"), values)
+        await self._ask(self._scripts.of("server", "join"), values)
 
     async def beat(self, member: int, /, *, ttl_us: int, lag_ms: int = 0, is_leaving: bool = False) -> View:
         """Renew the lease and look at the board."""
         values = {"member": member, "ttl_us": ttl_us, "lag_ms": lag_ms, "is_leaving": is_leaving}
-        _, beaten, seen = await self._ask_pulse(self._scripts.of("beat", "view"), values)
+        _, beaten, seen = await self._ask_pulse(self._scripts.of("server", "beat", "view"), values)
         if not beaten:
             raise SeatLostError(store=self.name)
         return _view_from(seen[0])
@@ -170,6 +170,10 @@ class PostgresBoard:
     async def take(self, member: int, shards: Sequence[int], /) -> Taken:
         """Take those shards that are nobody's, this member's own, or a dead member's."""
         return await self._do(partial(self._take, member, shards))
+
+    async def claim(self, member: int, decide: Decide, /) -> None:
+        """Put right what another server has forgotten."""
+        await self._do(partial(self._claim, member, decide), times_patience=_WHOLE_BOARD)
 
     async def write(
         self,
@@ -321,8 +325,8 @@ class PostgresBoard:
         return identity.shards
 
     def _take(self, member: int, shards: Sequence[int]) -> Taken:
-        values = {"member": member, "shards": array(shards)}
-        *_, summary, rows = self._desk.line.ask(self._scripts.of("take"), values)
+        values = {"member": member, "shards": array(shards), "ttl_us": self._ttl_us}
+        *_, summary, rows = self._desk.line.ask(self._scripts.of("server", "take"), values)
         ((now_us, is_alive, taken),) = summary
         if not is_alive:
             raise SeatLostError(store=self.name)
@@ -348,8 +352,9 @@ class PostgresBoard:
 
     def _publish(self, member: int, fingerprint: str, decide: Decide, displaces: bool) -> Published:
         ask, scripts = self._desk.line.ask, self._scripts
-        values = {"member": member, "fingerprint": fingerprint}
-        *_, ((is_member, newest, own, is_superseded),) = ask("BEGIN;\n" + scripts.of("standing"), values)
+        values = {"member": member, "fingerprint": fingerprint, "ttl_us": self._ttl_us}
+        begin = "BEGIN;\n" + scripts.of("server", "standing")
+        *_, ((is_member, newest, own, is_superseded),) = ask(begin, values)
         if not is_member:
             raise SeatLostError(store=self.name)
         is_new = own == 0 or (own < newest and not is_superseded)
@@ -364,13 +369,30 @@ class PostgresBoard:
     def _supersede(self, edition: int, fingerprint: str, decide: Decide, displaces: bool) -> None:
         ask, scripts = self._desk.line.ask, self._scripts
         *_, ((now_us, scheduler_id),), rows = ask(scripts.of("load"), {})
-        change: Change = decide([stored_from(row) for row in rows], now_us, unescaped(scheduler_id))
-        if change.removed:
-            ask(scripts.of("remove"), {"removed": array(change.removed)})
-        if change.put:
-            ask(scripts.put, packed_whole(change.put, self._shards))
+        change = decide([stored_from(row) for row in rows], now_us, unescaped(scheduler_id))
+        self._remove(change)
+        self._put(change)
         values = {"edition": edition, "fingerprint": fingerprint, "displaces": displaces}
         ask(scripts.of("publish"), values)
+
+    def _claim(self, member: int, decide: Decide) -> None:
+        ask, scripts = self._desk.line.ask, self._scripts
+        begin = "BEGIN;\n" + scripts.of("server", "load", "seat")
+        *_, ((now_us, scheduler_id),), rows, seats = ask(begin, {"member": member, "ttl_us": self._ttl_us})
+        if not seats:
+            raise SeatLostError(store=self.name)
+        change = decide([stored_from(row) for row in rows], now_us, unescaped(scheduler_id))
+        self._put(change)
+        self._remove(change)
+        ask("COMMIT", {})
+
+    def _remove(self, change: Change) -> None:
+        if change.removed:
+            self._desk.line.ask(self._scripts.of("remove"), {"removed": array(change.removed)})
+
+    def _put(self, change: Change) -> None:
+        if change.put:
+            self._desk.line.ask(self._scripts.put, packed_whole(change.put, self._shards))
 
 
 def _view_from(row: tuple[Any, ...]) -> View:

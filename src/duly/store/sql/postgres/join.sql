@@ -8,9 +8,9 @@ WHERE member IN (SELECT member FROM {schema}.member
                    AND NOT EXISTS (SELECT FROM {schema}.shard WHERE holder = member.member)
                  ORDER BY member
                  FOR UPDATE SKIP LOCKED);
-INSERT INTO {schema}.member (member, name, edition, joined_us, beaten_us, lease_us, lag_ms, is_leaving)
-SELECT %(member)s, %(name)s, 0, now_us, now_us, now_us + %(ttl_us)s, 0, false
+INSERT INTO {schema}.member (member, name, edition, joined_us, beaten_us, lease_us, ttl_us, lag_ms, is_leaving)
+SELECT %(member)s, %(name)s, 0, now_us, now_us, now_us + %(ttl_us)s, %(ttl_us)s, 0, false
 FROM (SELECT {schema}.now_us() AS now_us OFFSET 0) AS clock
 ON CONFLICT (member) DO UPDATE
 SET name = excluded.name, edition = 0, joined_us = excluded.joined_us, beaten_us = excluded.beaten_us,
-    lease_us = excluded.lease_us, lag_ms = 0, is_leaving = false;
+    lease_us = excluded.lease_us, ttl_us = excluded.ttl_us, lag_ms = 0, is_leaving = false;

@@ -2,7 +2,7 @@
 SELECT upper(need.verb) || ' on ' || need.place
 FROM (SELECT verb, format('table %%I.%%I', %(schema_name)s, name) AS place,
              has_table_privilege(format('%%I.%%I', %(schema_name)s, name), verb) AS is_granted
-      FROM unnest(ARRAY['meta', 'edition', 'member', 'shard', 'task', 'removed_task', 'timer', 'request']) AS name,
+      FROM unnest(ARRAY['meta', 'server', 'edition', 'member', 'shard', 'task', 'removed_task', 'timer', 'request']) AS name,
            unnest(ARRAY['select', 'insert', 'update', 'delete']) AS verb
       UNION ALL
       SELECT 'execute', format('function %%I.now_us()', %(schema_name)s),

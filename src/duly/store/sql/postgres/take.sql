@@ -17,6 +17,7 @@ taken AS (
         lost_us = CASE WHEN holder <> %(member)s THEN now_us ELSE lost_us END
     FROM clock
     WHERE shard = ANY (%(shards)s::integer[])
+      AND now_us >= (SELECT open_us FROM {schema}.server)
       AND %(member)s IN (SELECT member FROM living)
       AND (holder IS NULL OR holder = %(member)s OR holder NOT IN (SELECT member FROM living))
     RETURNING shard, term
@@ -25,7 +26,7 @@ SELECT now_us,
        %(member)s IN (SELECT member FROM living),
        (SELECT coalesce(json_agg(json_build_array(shard, term) ORDER BY shard), '[]')::text FROM taken)
 FROM clock;
--- What was asked for and is ours has just been taken.
+-- What was asked for and is ours has just been taken, if anything could be.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_us() AS now_us)
 SELECT id, task.name, cron, retry_delay_us, registered_us, answered_us, last_attempt_us, last_success_us,
        last_failure_us, retry_at_us, retry_count, interrupted, due_stands, running_since_us, origin_us,
@@ -33,4 +34,5 @@ SELECT id, task.name, cron, retry_delay_us, registered_us, answered_us, last_att
 FROM clock, {schema}.task
 LEFT JOIN {schema}.member ON member = run_by
 WHERE shard IN (SELECT shard FROM {schema}.shard WHERE shard = ANY (%(shards)s::integer[]) AND holder = %(member)s)
+  AND now_us >= (SELECT open_us FROM {schema}.server)
 ORDER BY id;

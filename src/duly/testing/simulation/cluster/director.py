@@ -128,7 +128,7 @@ class _Director:
         faults = [*objections, *reckoning.faults, *self._disagreements(), *self._left_open()]
         self._end()
         outcome = self._traces.judged()
-        faults += objected(self._plan, outcome)
+        faults += objected(outcome)
         return ClusterLife(
             self._plan,
             faults,

@@ -3,8 +3,8 @@
 As the PostgreSQL board has it there are two lanes, one for beats and one for all else, and in each one call
 at a time. Whoever waits for an answer loses patience after half a lease: the call fails, nobody knows whether
 it took effect, and its request may yet arrive, behind its own repetition. A request that has left outlives
-its sender. Only `publish` does not: its sender has a part in it, and a transaction without its client is
-rolled back.
+its sender. `publish` and `claim` do not: their sender has a part in it, and a transaction without its client
+is rolled back.
 """
 
 import asyncio
@@ -13,11 +13,20 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
 from duly.errors import StoreError
-from duly.instant import SECOND_US
-from duly.store.board import SHARDS, AwayEnd, Decide, Hold, Published, Row, Taken, View
+from duly.instant import SECOND_US, Instant
+from duly.store.board import (
+    SHARDS,
+    AwayEnd,
+    Change,
+    Decide,
+    Hold,
+    Published,
+    Row,
+    Stored,
+    Taken,
+    View,
+)
 from duly.testing.simulation.cluster.plan import Fate, Harm
 from duly.testing.simulation.cluster.sea import Sea
 from duly.testing.simulation.cluster.witness import Witness
@@ -63,6 +72,8 @@ class Link:
         self._board = sea.board()
         self._lanes = {"beat": _Lane(sea.epoch), "other": _Lane(sea.epoch)}
         self.member = 0
+        self._heard = ""
+        """Which server answered the last beat under this number."""
         self.edition = 0
         """The edition of the list that this program has."""
         self.trusted_until_us = 0
@@ -84,6 +95,8 @@ class Link:
 
     async def join(self, member: int, _name: str, /, *, ttl_us: int) -> None:
         """Join, under the name of the program."""
+        if member != self.member:
+            self._heard = ""
         self.member, self.edition = member, 0
         self._witness.note(self._program, f"joins as {member % 1000}")
         await self._asked("join", lambda: self._board.join(member, self._program.name, ttl_us=ttl_us))
@@ -92,14 +105,15 @@ class Link:
         """Renew the lease."""
         asked_us = self._program.steady.now_us
 
-        async def do() -> tuple[View, str]:
-            view = await self._board.beat(member, ttl_us=ttl_us, lag_ms=lag_ms, is_leaving=is_leaving)
-            return view, f"server {self._sea.server}"
-
-        view, server = await self._asked("beat", do)
-        until_us = asked_us + ttl_us - ttl_us // _MARGIN
-        self.trusted_until_us = max(self.trusted_until_us, until_us)
-        return msgspec.structs.replace(view, server=server)
+        view = await self._asked(
+            "beat",
+            lambda: self._board.beat(member, ttl_us=ttl_us, lag_ms=lag_ms, is_leaving=is_leaving),
+        )
+        if self._heard in {"", view.server}:  # a server that has just come to answer must be told first
+            until_us = asked_us + ttl_us - ttl_us // _MARGIN
+            self.trusted_until_us = max(self.trusted_until_us, until_us)
+        self._heard = view.server
+        return view
 
     async def view(self) -> View:
         """Look."""
@@ -128,6 +142,16 @@ class Link:
             return taken
 
         return await self._asked("take", do)
+
+    async def claim(self, member: int, decide: Decide, /) -> None:
+        """Put rows right."""
+
+        def decided(stored: Sequence[Stored], now_us: Instant, scheduler_id: str) -> Change:
+            change = decide(stored, now_us, scheduler_id)
+            self._witness.note(self._program, f"claims {[row.task.name for row in change.put]}")
+            return change
+
+        await self._asked("claim", lambda: self._board.claim(member, decided))
 
     async def write(
         self, member: int, holds: Mapping[Hold, int], /, *, rows: Sequence[Row], is_whole: bool = False
@@ -220,7 +244,9 @@ class Link:
             if not self._sea.silent:
                 self._answer_later(call, StoreError(store=self.name, reason="refuses connections"), None)
             return
-        if call.kind == "publish" and (call.is_over or self._program.is_dead or self._program.is_paused):
+        if call.kind in {"publish", "claim"} and (
+            call.is_over or self._program.is_dead or self._program.is_paused
+        ):
             return
         error, answer = None, None
         try:

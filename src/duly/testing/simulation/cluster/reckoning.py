@@ -59,6 +59,8 @@ class _Account:
     failed_us: Instant | None = None
     cut_us: Instant | None = None
     run: Run | None = None
+    cut: Run | None = None
+    """The run that was cut off."""
     is_superseded: bool = False
     """The run in flight belongs to an older registration."""
     is_vague: bool = False
@@ -175,7 +177,7 @@ class _Reckoner:
     def _on_stopped(self, now_us: Instant, run: Run) -> None:
         account = self._accounts.get(run.name)
         if account is not None and account.run is run:
-            account.run, account.cut_us, account.idle_us = None, now_us, now_us
+            account.run, account.cut, account.cut_us, account.idle_us = None, run, now_us, now_us
         if self._departed.get(run.name) is run:
             self._cut.add(run.name)
 
@@ -202,6 +204,9 @@ class _Reckoner:
             if name not in new:
                 if before is not None and before.run is not None:
                     self._depart(before.run)
+                elif before is not None and before.cut is not None and before.cut_us is not None:
+                    self._departed[name] = before.cut
+                    self._cut.add(name)
                 continue
             left = self._departed.pop(name, None)
             if left is not None and left.member not in edition.alive:
@@ -227,11 +232,12 @@ class _Reckoner:
         self._forgot_us = now_us
         accounts, self._accounts, self._before = self._accounts, {}, {}
         departed = self._departed
-        # Of those that the board still knows of: whoever brings their tasks back waits for them.
-        self._departed = {
-            name: run
-            for name, run in departed.items()
-            if (name, run.member, run.started_us) in forgotten.departed
+        # It is told again what runs: whoever brings back a task that it has forgotten waits for its run.
+        kept = {item.name for item in forgotten.items}
+        self._departed = departed | {
+            name: account.run
+            for name, account in accounts.items()
+            if account.run is not None and name not in kept
         }
         for item in forgotten.items:
             account = accounts.get(item.name)

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from duly.instant import Instant
-from duly.testing.memory_board import MemoryBoard, Table
+from duly.testing.memory_board import MemoryBoard
+from duly.testing.memory_table import Table
 from duly.testing.simulation.cluster.plan import ClusterPlan, Fate, Forget, Harm
 from duly.testing.simulation.cluster.world import World
 
@@ -68,7 +69,9 @@ class Sea:
 
     def board(self) -> MemoryBoard:
         """The board, for one program."""
-        return MemoryBoard(self.now_us, ttl_us=self._plan.ttl_us, table=self.table)
+        return MemoryBoard(
+            self.now_us, ttl_us=self._plan.ttl_us, table=self.table, server=lambda: f"server {self.server}"
+        )
 
     def keep(self, forget: Forget) -> None:
         """Let the standby fall behind from here on."""

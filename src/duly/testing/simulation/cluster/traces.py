@@ -11,15 +11,13 @@ from datetime import UTC, timedelta
 from msgspec.structs import replace
 
 from duly.instant import milliseconds
-from duly.testing.simulation.cluster.plan import ClusterPlan, Forget, Pause
+from duly.testing.simulation.cluster.plan import ClusterPlan, Pause
 from duly.testing.simulation.host import encoded
 from duly.verify.cluster import judged_together
 from duly.verify.membership import Membership
 from duly.verify.properties import Outcome
 from duly.verify.recorder import Recorder
 from duly.verify.trace import Event
-
-_OVERLAPS = frozenset({"S1c", "T2", "C4"})
 
 
 @dataclass(slots=True)
@@ -73,14 +71,7 @@ def _longest_pause_us(plan: ClusterPlan) -> int:
     )
 
 
-def objected(plan: ClusterPlan, outcome: Outcome) -> list[str]:
+def objected(outcome: Outcome) -> list[str]:
     """What is wrong by that outcome: violations, and traces that cannot be read."""
-    # A board that forgot a start lets another member make it, and two runs at once are two whatever excuses
-    # them: the traces say so. The witness knows which of them nobody could have prevented.
-    excused = _OVERLAPS if any(isinstance(action, Forget) for action in plan.actions) else frozenset[str]()
     faults = [f"trace: line {fault.line}: {fault.reason}" for fault in outcome.faults]
-    return faults + [
-        f"trace: {each.property}: {each.reason}"
-        for each in outcome.violations
-        if each.property not in excused
-    ]
+    return faults + [f"trace: {each.property}: {each.reason}" for each in outcome.violations]

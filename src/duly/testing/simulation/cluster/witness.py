@@ -48,8 +48,6 @@ class Run:
     """It was cancelled, or its program died."""
     is_durable: bool = False
     """Its end is on the board."""
-    is_forgotten: bool = False
-    """The board has forgotten something since it began."""
     committed: int = 0
     """How much had been seen when its start came onto the board."""
     is_vague: bool = False
@@ -105,8 +103,6 @@ class Forgotten:
     """The board is what it was before; these are the tasks on it."""
 
     items: Items
-    departed: frozenset[tuple[str, int | None, Instant | None]] = frozenset()
-    """The runs of removed tasks that it knows of: the task, who runs it, and since when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +251,7 @@ class Witness:
         """Whether a run in flight elsewhere does not count: nobody there could still believe in it."""
         if other.program is program:
             return False
-        return other.program.is_paused or not other.program.is_trusting or other.is_forgotten
+        return other.program.is_paused or not other.program.is_trusting
 
     def note_ended(self, run: Run, *, ok: bool) -> None:
         """A callback returned, or raised."""
@@ -378,13 +374,9 @@ class Witness:
         self.counts["boards that forgot"] += 1
         for runs in self._runs.values():
             for run in runs:
-                run.is_forgotten, run.is_durable = True, False
-        self.trouble()
-        departed = frozenset(
-            (entry.record[_NAME], entry.run_by, entry.started_us)
-            for entry in self._sea.table.removed.values()
-        )
-        self._see(Forgotten(self.stored_items(), departed))
+                run.is_durable = False
+        self.trouble(self._plan.ttl_us)  # so long no shard changes hands
+        self._see(Forgotten(self.stored_items()))
 
     def stored_items(self) -> Items:
         """The tasks on the board."""

@@ -1,0 +1,1 @@
+SELECT member FROM {schema}.member WHERE member = %(member)s;
