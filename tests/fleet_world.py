@@ -297,7 +297,13 @@ class Fleet:
     # --- judging ---
 
     def account(self, *, excused: Iterable[str] = ()) -> None:
-        """No two runs of one job were there at the same time, on whatever machines; but for the *excused*."""
+        """No two runs of one job were there at the same time, on whatever machines; but for the *excused*.
+
+        Nor has any monitor objected to anything.
+        """
+        for life in (life for machine in self.machines for life in machine.lives):
+            objections = [line for line in list(life.log.lines) if "PropertyViolated" in line]
+            assert objections == [], f"{objections}\n{self.story()}"
         latest: dict[str, tuple[str, int]] = {}
         over: dict[str, set[tuple[str, int]]] = {}
         for note in self.notes():

@@ -12,9 +12,10 @@ from typing import Any, Self, TypeVar, cast
 
 from duly.cluster.clock import BoardClock
 from duly.config.schema import Timer
+from duly.daemon.holding import Stopwatch, declared_of, stints_of
 from duly.errors import StoreError
-from duly.events import Announcer, Event
-from duly.instant import SECOND_US, Instant, duration_us, instant_of
+from duly.events import LEVELS, Announcer, Event
+from duly.instant import SECOND_US, Instant, datetime_at, duration_us, instant_of
 from duly.store.board import (
     Decide,
     Hold,
@@ -27,6 +28,7 @@ from duly.store.board import (
     View,
     shard_of,
 )
+from duly.supervisor.ended import Ended, Reason
 from duly.testing import VirtualClock
 from duly.testing.memory_board import MemoryBoard
 from duly.testing.memory_table import Table
@@ -35,10 +37,13 @@ from duly.testing.simulation.loop import SimLoop
 from duly.testing.simulation.steady import CrashPoints, Steady
 from duly.timers.record import COLUMNS, name_in
 from duly.timers.shared import SharedTimers
+from duly.verify.held import HeldMonitor
 from tests.timer_world import INTERRUPTED, MINUTELY, FakeTargets, timer
 from tests.world import at
 
 T = TypeVar("T")
+
+_LOOKS_EVERY_S = 20
 
 TTL_US = 6 * SECOND_US
 TRUSTED_US = TTL_US - TTL_US // 6
@@ -59,10 +64,44 @@ def each(**options: Any) -> list[Timer]:
 class CuttableFakes(FakeTargets):
     """Services whose runs can be cut off."""
 
-    def __init__(self, clock: SimClock) -> None:
+    def __init__(self, clock: SimClock, tell: Callable[..., None]) -> None:
         super().__init__(cast("VirtualClock", clock))
         self.states = dict.fromkeys([*JOBS, "other"], "idle")
         self.cuts = 0
+        self._tell = tell
+        self._since_us: dict[int, Instant] = {}
+        self._timers: dict[int, str | None] = {}
+
+    async def run(
+        self,
+        service_id: str,
+        *,
+        reason: Reason,
+        timer: str | None = None,
+        scheduled_us: Instant | None = None,
+        run_id: int | None = None,
+    ) -> Ended:
+        """Run a service to its end, and tell of it as a supervisor would."""
+        number = self.new_run_id() if run_id is None else run_id
+        if self.target_state(service_id) == "idle" and not self.refusals:
+            self._since_us[number], self._timers[number] = instant_of(self.clock.now()), timer
+            self._tell("ServiceRunStarted", service=service_id, runId=number, timer=timer)
+        return await super().run(
+            service_id, reason=reason, timer=timer, scheduled_us=scheduled_us, run_id=number
+        )
+
+    def end(self, service_id: str, ended: Ended) -> None:
+        """End the run of a service now, and tell of it."""
+        number, _ = self.live[service_id]
+        self._tell(
+            "ServiceRunEnded",
+            service=service_id,
+            runId=number,
+            timer=self._timers[number],
+            result=ended.result.value,
+            duration=(instant_of(self.clock.now()) - self._since_us[number]) / 1_000,
+        )
+        super().end(service_id, ended)
 
     def cut_off(self) -> None:
         """End everything that runs."""
@@ -87,6 +126,8 @@ class Cable(MemoryBoard):
         """What was called, of what is about requests."""
         self.fails: set[str] = set()
         """Calls that fail, of those about requests and the writing of timers."""
+        self.fails_in: set[int] = set()
+        """Shards whose timers cannot be written."""
         self.loses: set[str] = set()
         """Of those about requests, calls that are done and seem to fail."""
 
@@ -125,7 +166,7 @@ class Cable(MemoryBoard):
     ) -> None:
         """Write, after a while, and note what is refused."""
         await self._pass()
-        self._fail("write_timers", self.fails)
+        self._fail("write_timers", {"write_timers"} if hold.shard in self.fails_in else self.fails)
         try:
             await super().write_timers(member, hold, number, put=put, removed=removed, edition=edition)
         except SupersededError:
@@ -185,8 +226,10 @@ class Member:
         self.world = world
         self.host = SimClock(world.steady, world.now_us() + duration_us(off))
         self.cable = Cable(world.now_us, ttl_us=TTL_US, table=world.table)
-        self.targets = CuttableFakes(self.host)
+        self.targets = CuttableFakes(self.host, self._tell_monitor)
         self.events: list[Event] = []
+        self.violations: list[dict[str, Any]] = []
+        """What its monitor objects to."""
         self.misses: list[tuple[str, str]] = []
         self.trusts: list[int] = []
         clock = BoardClock(lambda: world.steady.now_us, wall=self.host.now)
@@ -194,7 +237,7 @@ class Member:
             self.cable,
             self.targets,
             clock,
-            Announcer([self.events.append], clock.now),
+            Announcer([self.events.append, self._heed], clock.now),
             host_clock=self.host,
             zone=UTC,
             name=name,
@@ -204,11 +247,34 @@ class Member:
         )
         self.timers.tenancy.draw = world.numbers.__next__
         self.targets.hooks = [self.timers.service_ended]
+        self._clock = clock
+        self.monitor = HeldMonitor(
+            lambda: declared_of(self.timers, UTC),
+            lambda: stints_of(self.timers),
+            [lambda event: self.violations.append(event.fields)],
+            steady_us=Stopwatch(clock).steady_us,
+            slack_us=4 * TTL_US,
+        )
 
-    def start(self, *definitions: Timer, is_start_up: bool = True) -> "Coroutine[Any, Any, None]":
+    async def start(self, *definitions: Timer, is_start_up: bool = True) -> None:
         """Put it to work."""
         started_up_us = instant_of(self.host.now())
-        return self.timers.start(definitions, started_up_us=started_up_us, is_start_up=is_start_up)
+        await self.timers.start(definitions, started_up_us=started_up_us, is_start_up=is_start_up)
+        if not self.timers.tenancy.is_leaving:
+            self._tell_monitor("TimersEnabled")
+            self._look()
+
+    def _tell_monitor(self, name: str, **fields: Any) -> None:
+        self._heed(Event(name, LEVELS[name], self._clock.now(), fields))
+
+    def _heed(self, event: Event) -> None:
+        if self.timers.tenancy.is_leaving:  # as told by TimersDisabled, or SupervisorStopping
+            self.monitor.listener(Event("TimersDisabled", 20, event.time, {}))
+        self.monitor.listener(event)
+
+    def _look(self) -> None:
+        self.monitor.look(self._clock.now())
+        self.world.loop.call_later(_LOOKS_EVERY_S, self._look)
 
     def die(self) -> None:
         """Be gone without a word, with everything that runs, as after kill -9."""
@@ -244,6 +310,7 @@ class SharedWorld:
         self.loop = SimLoop(self.steady, CrashPoints(), lambda: None)
         self.table = Table()
         self.numbers = count(1)
+        self.machines: list[Member] = []
 
     def __enter__(self) -> Self:
         return self
@@ -253,6 +320,7 @@ class SharedWorld:
         self.loop.bury()
         if kind is None:
             assert complaints == []
+            assert [each for member in self.machines for each in member.violations] == []
 
     def now_us(self) -> Instant:
         """The time of the board."""
@@ -260,7 +328,8 @@ class SharedWorld:
 
     def machine(self, name: str, *, off: timedelta = timedelta(0)) -> Member:
         """A machine that does not run yet, with a clock that may be off."""
-        return Member(self, name, off=off)
+        self.machines.append(Member(self, name, off=off))
+        return self.machines[-1]
 
     def member(self, name: str, *definitions: Timer, off: timedelta = timedelta(0)) -> Member:
         """A machine that was just started, with these timers."""
@@ -286,6 +355,10 @@ class SharedWorld:
     def until(self, moment: str) -> None:
         """Let time pass until the board shows *moment*."""
         assert self.loop.run_until(instant_of(at(moment)) - instant_of(self.start))
+
+    def shown(self, instant_us: Instant) -> str:
+        """An instant as tests write it."""
+        return datetime_at(instant_us, UTC).strftime("%H:%M:%S")
 
     def row(self, name: str) -> dict[str, Any]:
         """What the board has of a timer."""

@@ -47,6 +47,7 @@ class FakeSite:
         self.is_read_only = False
         self.metrics: Exposition | None = None
         self.reason: str | None = None
+        self.unwatched = ""
 
     def verification(self) -> Sequence[Verdict] | None:
         """What the monitor says."""

@@ -125,6 +125,7 @@ class World:
         self.outputs: dict[int, Tail] = {}
         self.did: list[tuple[Any, ...]] = []
         self.violations = 0
+        self.unwatched = ""
         self.member: str | None = None
         """Another machine, if its timers are held there."""
         self._last_id = 0

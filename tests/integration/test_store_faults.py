@@ -339,6 +339,30 @@ async def test_row_edited_by_hand(same_store: StoreFactory) -> None:
     await world.scheduler.stop()
 
 
+@pytest.mark.parametrize("same_store", ["postgres"], indirect=True)
+async def test_row_edited_by_hand_under_the_same_list(same_store: StoreFactory) -> None:
+    """One row that makes no sense does not keep a cluster from its list: told by name, and left as it is."""
+    world = World(same_store)
+    tasks = [world.task("a", "1 * * * *"), world.task("b", "1 * * * *")]
+    await world.begin(*tasks)
+    await world.scheduler.stop()
+    by_hand(same_store(), "UPDATE task SET cron = 'nonsense' WHERE name = 'a'")
+    await world.begin(*tasks)
+    await world.until("12:01:10")
+    assert (world.calls_of("a"), world.calls_of("b")) == ([], ["12:01:00"])
+    [(_, fault)] = world.told("StoreFault")
+    assert fault["error"].startswith(
+        "task a is left alone: TaskInvalidValueError: Invalid value for field 'cron'"
+    )
+    await world.scheduler.stop()
+    assert by_hand(same_store(), "SELECT cron FROM task WHERE name = 'a'") == [("nonsense",)]
+    by_hand(same_store(), "UPDATE task SET cron = '1 * * * *' WHERE name = 'a'")
+    await world.begin(*tasks)
+    await world.until("12:01:50")
+    assert world.calls_of("a") != [], "mended, it is taken up with what is due"
+    await world.scheduler.stop()
+
+
 @pytest.mark.sqlite_only("only a file has a hold; many schedulers share a board")
 async def test_two_schedulers_on_one_file(tmp_path: Path) -> None:
     """A second scheduler gets a clear error, also through a link; the first does not notice."""

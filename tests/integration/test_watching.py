@@ -2,9 +2,10 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,17 @@ import pytest
 
 from duly import Event
 from duly.clock import Step
+from duly.cluster.clock import BoardClock
 from duly.config.loading import load
 from duly.daemon.daemon import Daemon
 from duly.daemon.operations import OPERATIONS, Nothing
+from duly.daemon.sharing import Sharing
 from duly.daemon.watching import Watch
+from duly.events import Listener
 from duly.instant import instant_of
 from duly.testing import VirtualClock
+from duly.testing.memory_board import MemoryBoard
+from duly.testing.memory_table import Table
 from duly.testing.processes import FakeProcesses
 from duly.verify.properties import Verdict
 from tests.unit.test_metrics import samples_in
@@ -71,12 +77,15 @@ class WatchedDaemon:
             watch.monitor.look(self.clock.now())
 
     @asynccontextmanager
-    async def life(self) -> AsyncIterator[Watch]:
+    async def life(
+        self, *, sharing: Sharing | None = None, listeners: Sequence[Listener] = ()
+    ) -> AsyncIterator[Watch]:
         """From the start to the end of a daemon."""
         config = load(self.config)
-        watch = Watch(config, clock=self.clock, steady_us=self.steady_us)
+        watch = Watch(config, clock=self.clock, steady_us=self.steady_us, sharing=sharing)
         watch.told.append(self.told.append)
-        daemon = Daemon(config, self.processes, clock=self.clock, listeners=watch.listeners)
+        heard = [*watch.listeners, *listeners]
+        daemon = Daemon(config, self.processes, clock=self.clock, listeners=heard, sharing=sharing)
         watch.attach(daemon)
         running = asyncio.create_task(daemon.run())
         await self.clock.advance(timedelta(0))
@@ -201,6 +210,91 @@ async def test_a_miss_that_was_told_before_a_restart(tmp_path: Path) -> None:
         world.clock.step(timedelta(hours=2))
         await world.watched(watch, 30)
     assert world.violations() == []
+
+
+# --- where machines share timers ---
+
+SHARED = """
+[supervisor]
+timers = true
+timezone = "UTC"
+
+[[service]]
+id = "job"
+type = "oneshot"
+command = ["job"]
+
+[[timer]]
+id = "t"
+target = "job"
+on_startup_sec = 0.01
+on_unit_active_sec = 0.01
+"""
+
+
+class SharedTimersSeen:
+    """A daemon whose board is in memory, in the time of the host, an age away from the daemon's own clock."""
+
+    def __init__(self, path: Path) -> None:
+        self.world = WatchedDaemon(path, SHARED)
+        self.world.processes.script("job", lasts=timedelta(0))
+        self.table = Table()
+        clock = BoardClock()
+        self.sharing = Sharing(partial(MemoryBoard, clock.now_us, table=self.table), clock=clock, name="a")
+        self._ended = 0
+        self._is_enough = asyncio.Event()
+
+    def listener(self, event: Event) -> None:
+        """Count the runs."""
+        self._ended += event.name == "TimerRunEnded"
+        if self._ended >= 3:
+            self._is_enough.set()
+
+    async def until_run(self) -> None:
+        """Wait until its timer has run some times."""
+        async with asyncio.timeout(30):
+            await self._is_enough.wait()
+
+
+async def test_shared_timers_are_watched(tmp_path: Path) -> None:
+    """A daemon judges the shared timers that it holds, by the board's time, and says what it does not see."""
+    seen = SharedTimersSeen(tmp_path)
+    async with seen.world.life(sharing=seen.sharing, listeners=[seen.listener]) as watch:
+        await seen.until_run()
+        verdicts = {one.property: one for one in watch.verification() or ()}
+        assert watch.is_looking
+        assert watch._daemon is not None
+        await watch._daemon.switch_gate(is_open=False)
+        assert (watch.is_looking, watch.verification()) == (False, None)
+    assert {name: one.verdict for name, one in verdicts.items()} == {
+        "V1": "unknown",
+        "V2": "holds",
+        "V3": "unknown",
+        "V4": "holds",
+        "V5": "unknown",
+    }
+    assert verdicts["V4"].words == "no two runs of one target overlap on this machine"
+    assert "those that it holds" in watch.unwatched
+    assert seen.world.violations() == []
+
+
+async def test_a_violation_of_shared_timers(tmp_path: Path) -> None:
+    """What the monitor of shared timers objects to is told, and is a reason of bad health."""
+    seen = SharedTimersSeen(tmp_path)
+    async with seen.world.life(sharing=seen.sharing, listeners=[seen.listener]) as watch:
+        await seen.until_run()
+        assert watch._daemon is not None
+        fields = {"timer": "t", "target": "job", "reason": "nonsense", "scheduledTime": None, "runId": 999}
+        watch._heed_timers(Event("TimerFired", 20, seen.world.clock.now(), fields))
+        status = await OPERATIONS["status"].function(watch._daemon, Nothing(), "test")
+    assert [one["property"] for one in seen.world.violations()] == ["V2"]
+    assert any(reason.startswith("V2 is violated: every firing here") for reason in status.health.reasons)
+
+
+async def test_one_machine_has_nothing_unwatched(tmp_path: Path) -> None:
+    """Where timers are not shared there is nothing that the monitor does not see."""
+    async with WatchedDaemon(tmp_path).life() as watch:
+        assert watch.unwatched == ""
 
 
 async def test_a_failed_ping_is_told_without_its_url(tmp_path: Path) -> None:

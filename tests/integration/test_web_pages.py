@@ -284,6 +284,16 @@ def test_health_has_reasons(site: Served, client: httpx.Client) -> None:
     assert "timer backup missed" in page
 
 
+def test_what_is_not_watched(site: Served, client: httpx.Client) -> None:
+    """Where timers are shared the page says what the monitor of one machine does not see."""
+    world = site.world
+    assert "Other machines" not in client.get("/verification").text
+    world.unwatched = "Other machines share the timers."
+    site.call(lambda: world.tell("TimerFired"))
+    page = client.get("/verification", headers={"x-duly-part": world.live.last_id}).text
+    assert '<p class="lead">Other machines share the timers.</p>' in page
+
+
 def test_timers_are_not_even_imported() -> None:
     """As long as no gate is open, the pages load nothing of timers."""
     program = "import sys, duly.web.pages; sys.exit(any('duly.timers' in name for name in sys.modules))"

@@ -37,15 +37,21 @@ class Desk:
         self.missed: datetime | None = None
         self.now = NOON
         self.steady_us = 0
-        self.monitor = TimerMonitor(self.declared, [self.told.append], steady_us=lambda: self.steady_us)
+        self.monitor = self.new_monitor()
         self.tell("SupervisorStarted", services=1, duration=0)
         self.tell("TimersEnabled", timers=1)
+
+    def new_monitor(self) -> TimerMonitor:
+        """The monitor."""
+        return TimerMonitor(self.declared, [self.told.append], steady_us=lambda: self.steady_us)
 
     def declared(self) -> list[Declared]:
         """What is at work."""
         self.asked += 1
-        facts = [None if at is None else instant_us(at) for at in (self.answered, self.missed)]
-        return [Declared(timer, UTC, *facts) for timer in self.definitions]
+        answered_us, missed_us = (
+            None if at is None else instant_us(at) for at in (self.answered, self.missed)
+        )
+        return [Declared(timer, UTC, answered_us, missed_us) for timer in self.definitions]
 
     def tell(self, name: str, **fields: Any) -> None:
         """Tell something that happens now."""

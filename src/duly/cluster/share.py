@@ -202,7 +202,8 @@ class Share:
             return task_from(stored.record, self.schedules.of)
         except TaskTryDeserializeError as error:
             mark("unreadable row left alone")
-            self._announce("StoreFault", error=described(error))
+            name = stored.record[_NAME]
+            self._announce("StoreFault", error=f"task {name} is left alone: {described(error)}")
             return None
 
     def _run_of(self, find: Found, callback: Callback) -> Run[Task] | None:

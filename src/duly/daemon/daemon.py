@@ -28,6 +28,7 @@ from duly.daemon import views
 from duly.daemon.backend import Begun, Door, Reloaded
 from duly.daemon.faults import Faults
 from duly.daemon.gate import Gate, answered
+from duly.daemon.holding import Holding
 from duly.daemon.protocol import BUSY, FAILED, INVALID_CONFIGURATION, OperationError
 from duly.daemon.reloading import merged, reloaded, settings_that_wait
 from duly.daemon.server import Server
@@ -419,6 +420,10 @@ class Daemon:
     def timers(self) -> Mapping[str, views.TimerReading] | None:
         """How its timers are; None while their gate is closed."""
         return None if self._gate is None else self._gate.readings()
+
+    def holding(self) -> Holding | None:
+        """The shared timers at work here; None if there are none."""
+        return None if self._gate is None else self._gate.holding()
 
     def output(self, run_id: int) -> Tail | None:
         """The output of a run under way."""

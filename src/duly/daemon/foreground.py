@@ -51,7 +51,7 @@ async def _serve(
     processes = HostProcesses(umask=umask)
     sharing = sharing_of(config, processes.brood, wait_sec=wait_sec, on_wait=_tell_wait)
     dashboard = dashboard_of(config, os.environ)
-    watch = Watch(config)
+    watch = Watch(config, sharing=sharing)
     listeners = watch.listeners if dashboard is None else [*watch.listeners, dashboard.listener]
     daemon = Daemon(
         config,
@@ -63,7 +63,7 @@ async def _serve(
     )
     watch.attach(daemon)
     if dashboard is not None:
-        dashboard.site.show(watch.metrics, watch.verification)
+        dashboard.site.show(watch.metrics, watch.verification, watch.unwatched)
         watch.told.append(dashboard.listener)
         dashboard.attach(daemon)
     echo = Echo() if is_echoing else None

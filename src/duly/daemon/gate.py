@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from duly.clock import Watchable
 from duly.config.schema import Timer
 from duly.daemon.backend import Begun
+from duly.daemon.holding import Holding
 from duly.daemon.protocol import DISABLED, FAILED, OperationError
 from duly.daemon.sharing import SHARDS, Sharing
 from duly.daemon.views import DISABLED_MESSAGE, TimerReading
@@ -217,6 +218,16 @@ class Gate:
             if state.definition.on_unit_active_sec is None and (kept[1].next_us or NEVER_US) > now_us:
                 self._read[name] = kept
         return readings
+
+    def holding(self) -> Holding | None:
+        """The shared timers at work here; None while the gate is closed, and where timers are not shared."""
+        timers = self._timers
+        if timers is None or self._sharing is None:
+            return None
+        from duly.timers.shared import SharedTimers  # noqa: PLC0415 (behind the gate)
+
+        assert isinstance(timers, SharedTimers)
+        return timers
 
     def faults(self) -> list[str]:
         """What keeps declared timers from running, in words."""

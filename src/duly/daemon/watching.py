@@ -6,19 +6,23 @@ finds out itself, such as a ping that failed, it tells to `told` and the log.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from duly.clock import Clock, HostClock, until_minute_s
-from duly.config import Config, database_of
+from duly.config import Config
 from duly.daemon.daemon import Daemon
+from duly.daemon.holding import Stopwatch, declared_of, stints_of
+from duly.daemon.sharing import Sharing
 from duly.events import Event, Listener
 from duly.instant import NEVER_US, SECOND_US, datetime_at, instant_of
 from duly.observe.deadman import DeadMan
 from duly.observe.spans import spans_if_installed
 from duly.verify import properties as judgement
 from duly.verify.declared import Declared
+from duly.verify.held import UNWATCHED, HeldMonitor
 from duly.verify.timers import TimerMonitor
 
 if TYPE_CHECKING:
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 _GRACE_S = 2.0
 """How long the end of the daemon waits for pings under way."""
 _SAME_S = 0.001
+_SLACK_LEASES = 4
+"""For so many leases more than a minute a shared timer may take to answer: its writes may be tried again."""
 
 _WORDS = {
     judgement.Verdict.HOLDS: "holds",
@@ -40,7 +46,12 @@ class Watch:
     """The watchers of one daemon. Hand it `listeners`, then `attach` to it."""
 
     def __init__(
-        self, config: Config, *, clock: Clock | None = None, steady_us: Callable[[], int] | None = None
+        self,
+        config: Config,
+        *,
+        clock: Clock | None = None,
+        steady_us: Callable[[], int] | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self._daemon: Daemon | None = None
         self._clock: Clock = HostClock() if clock is None else clock
@@ -49,17 +60,27 @@ class Watch:
         self.metrics = _metrics_if_installed(self, self._clock) if config.dashboard.enabled else None
         self._deadman = DeadMan(self._ping_url, [self._tell], now=self._clock.now)
         self._spans = spans_if_installed()
-        self.monitor = TimerMonitor(self._declared, [self._tell], steady_us=steady_us)
-        self._is_shared = database_of(config) is not None
-        """Timers come here from other machines and go there: of what it did not see it cannot judge."""
+        self._board = None if sharing is None else Stopwatch(sharing.clock)
+        """Whose time holds for timers that come here from other machines, and go there."""
+        self._now = self._clock.now if self._board is None else self._board.now
+        if self._board is None:
+            self.monitor = TimerMonitor(self._declared, [self._tell], steady_us=steady_us)
+        else:
+            self.monitor = HeldMonitor(
+                self._held,
+                self._stints,
+                [self._tell],
+                steady_us=self._board.steady_us,
+                slack_us=round(_SLACK_LEASES * config.settings.lease_sec * SECOND_US),
+            )
         self._looking: asyncio.TimerHandle | None = None
 
     @property
     def listeners(self) -> list[Listener]:
         """What to give to the daemon."""
         metrics = None if self.metrics is None else self.metrics.listener
-        monitor = None if self._is_shared else self._heed_timers
-        return [each for each in (metrics, self._spans, self._deadman, monitor) if each is not None]
+        heard = (metrics, self._spans, self._deadman, self._heed_timers)
+        return [each for each in heard if each is not None]
 
     def attach(self, daemon: Daemon) -> None:
         """Watch *daemon*, from inside its loop."""
@@ -72,18 +93,25 @@ class Watch:
     async def close(self) -> None:
         """End, a moment after the daemon did."""
         self._look_never()
+        if self._board is not None:
+            self._board.forget()
         await self._deadman.close(_GRACE_S)
 
     def verification(self) -> "list[Verdict] | None":
         """What the monitor says of each property; None while there are no timers to watch."""
         from duly.web.site import Verdict  # noqa: PLC0415 (asked only by the web)
 
-        if self._daemon is None or self._is_shared or not self._daemon.standing().is_gate_open:
+        if self._daemon is None or not self._daemon.standing().is_gate_open:
             return None
         return [
             Verdict(finding.property, _WORDS[finding.verdict], finding.violated, finding.words)
             for finding in self.monitor.findings()
         ]
+
+    @property
+    def unwatched(self) -> str:
+        """What the monitor does not see, in words."""
+        return "" if self._board is None else UNWATCHED
 
     def _violations(self) -> list[str]:
         """What is not well: all that the monitor objects to, while there are timers."""
@@ -105,12 +133,12 @@ class Watch:
         return self._looking is not None
 
     def _heed_timers(self, event: Event) -> None:
-        self.monitor.listener(event)
+        self.monitor.listener(event if self._board is None else replace(event, time=self._now()))
         self._look_later()
 
     def _look(self) -> None:
         self._looking = None
-        self.monitor.look(self._clock.now())
+        self.monitor.look(self._now())
         self._look_later()
 
     def _look_later(self) -> None:
@@ -119,7 +147,7 @@ class Watch:
         The loop sleeps on the monotonic clock and slots are of the wall clock, so the wait is cut at the
         beginning of each minute, when the daemon is awake to compare the two anyway.
         """
-        now, loop = self._clock.now(), asyncio.get_running_loop()
+        now, loop = self._now(), asyncio.get_running_loop()
         silence_us = self.monitor.silence_us(now)
         if silence_us is None:
             self._look_never()
@@ -150,6 +178,15 @@ class Watch:
             for timer in self._daemon.config.timers
             if timer.id in readings
         ]
+
+    def _stints(self) -> Mapping[int, tuple[int, int, bool]]:
+        return stints_of(None if self._daemon is None else self._daemon.holding())
+
+    def _held(self) -> list[Declared]:
+        """The shared timers at work on this machine."""
+        return (
+            [] if self._daemon is None else declared_of(self._daemon.holding(), self._daemon.standing().zone)
+        )
 
     def _ping_url(self, name: str) -> str | None:
         services = () if self._daemon is None else self._daemon.config.services

@@ -73,6 +73,11 @@ class Poller(Generic[T]):
         """The present instant."""
         return instant_of(self._clock.now())
 
+    @property
+    def is_faulty(self) -> bool:
+        """Whether the store has failed, and has not been seen to work since."""
+        return self._journal.resume_us is not None
+
     # --- starting and stopping ---
 
     def renew(self) -> None:

@@ -23,6 +23,13 @@ class TimerRefusal(StrEnum):
     FAILED = "failed"
 
 
+NOT_TRIGGERED = {
+    "active": TimerRefusal.OVERLAP,
+    "disabled": TimerRefusal.DISABLED_TARGET,
+    "missing": TimerRefusal.TARGET_NOT_FOUND,
+}
+"""Why a timer is not triggered, by the state of its target."""
+
 _SENTENCES = {
     TimerRefusal.UNKNOWN: 'There is no timer "{timer}"; `duly timers` lists them',
     TimerRefusal.UNREADABLE: 'Timer "{timer}" does not run: its stored state is damaged; see `duly timers`',

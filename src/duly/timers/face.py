@@ -28,7 +28,7 @@ from duly.store.protocol import Shelf
 from duly.supervisor.ended import Result
 from duly.timers.calendar import CalendarShelf
 from duly.timers.dues import next_run_us
-from duly.timers.errors import TimerError, TimerRefusal
+from duly.timers.errors import NOT_TRIGGERED, TimerError, TimerRefusal
 from duly.timers.recall import Recall, moved_here, newest
 from duly.timers.reconciliation import Reconciliation, Surroundings, reconciled
 from duly.timers.record import Declared, TimerRecordError, text_of
@@ -84,7 +84,8 @@ class Timers:
         self._book: Book[TimerState] = Book(zone, self._rules)
         self._poller: Poller[TimerState] = Poller(self._book, shelf, clock, announcer, self._rules)
         self._poller.may_call = may_call
-        self._is_paused = False
+        self.turns = 0
+        """How often it was paused or went on: it is paused while that is odd."""
         self._is_shared = is_shared
         """Other machines run the targets too, and tell nobody here when they end: only the timers know."""
         self._calendars = CalendarShelf(zone)
@@ -177,9 +178,14 @@ class Timers:
 
     def pause(self, *, is_on: bool) -> None:
         """Start nothing for now, or start things again. What runs goes on, and its end is written."""
-        if is_on != self._is_paused:
-            self._is_paused = is_on
+        if is_on != bool(self.turns % 2):
+            self.turns += 1
             (self._poller.hold if is_on else self._poller.release)()
+
+    @property
+    def is_able(self) -> bool:
+        """Whether what comes due can fire, as far as this machine knows."""
+        return not self.turns % 2 and not self._is_closed and not self._poller.is_faulty
 
     def retire(self) -> None:
         """Start nothing any more, and tell nothing. What runs goes on, and its end is written."""
@@ -295,7 +301,7 @@ class Timers:
             raise TimerError(self._why_closed(), timer=timer.name)
         state = "active" if timer.running_run is not None else self._rules.target_state(timer.target)
         if state != "idle":
-            raise TimerError(_REFUSALS[state], timer=timer.name, target=timer.target)
+            raise TimerError(NOT_TRIGGERED[state], timer=timer.name, target=timer.target)
 
     @property
     def _is_closed(self) -> bool:
@@ -375,9 +381,8 @@ class Timers:
     def not_triggered(self, timer: TimerState) -> None:
         """Hear that a run asked for by hand cannot be (`rules.Heard`)."""
         state = self._rules.target_state(timer.target)
-        kind = (
-            TimerRefusal.STOPPING if self._rules.is_stopping else _REFUSALS.get(state, TimerRefusal.OVERLAP)
-        )
+        refusal = NOT_TRIGGERED.get(state, TimerRefusal.OVERLAP)
+        kind = TimerRefusal.STOPPING if self._rules.is_stopping else refusal
         self._asked.refuse(timer.name, TimerError(kind, timer=timer.name, target=timer.target))
 
     def _on_step(self, step: Step) -> None:
@@ -491,10 +496,3 @@ class Timers:
     def _state_of(self, name: str) -> TimerState | None:
         entry = self._book.entries.get(name)
         return None if entry is None else entry.task
-
-
-_REFUSALS = {
-    "active": TimerRefusal.OVERLAP,
-    "disabled": TimerRefusal.DISABLED_TARGET,
-    "missing": TimerRefusal.TARGET_NOT_FOUND,
-}

@@ -18,6 +18,9 @@ from duly.timers.timer import TimerState, released
 Outcome = Callable[[int, str], str | None]
 """What became of a run of a timer (`targets.Targets.outcome`)."""
 
+_TEXT = 2
+"""The place of the definition in a record."""
+
 _ORPHAN = Declared(Timer(id="", target=""), (), "")
 
 
@@ -104,6 +107,12 @@ def told_of(declared: Sequence[Declared], records: Iterable[Record]) -> dict[str
             with suppress(TimerRecordError):  # whoever has it tells of it
                 told[name] = state_from(row_from(record), *places[name])
     return told
+
+
+def unchanged(declared: Sequence[Declared], records: Iterable[Record]) -> set[str]:
+    """The names of those of *declared* that are defined on their rows as they are here."""
+    texts = {name_in(record): record[_TEXT] for record in records if len(record) > _TEXT}
+    return {item.definition.id for item in declared if texts.get(item.definition.id) == item.text}
 
 
 def moved_here(

@@ -109,7 +109,7 @@ def found(
     if is_ahead_of_clock(timer, around.now_us):
         timer = moved_back(timer, around.now_us)
     timer = anchored(timer, around.last_end_us(timer), around.now_us)
-    return _with_startup(timer, around, has_fired=False)
+    return with_startup(timer, around, has_fired=False)
 
 
 def _added(item: Declared, timer_id: int, order: int, around: Surroundings) -> TimerState:
@@ -125,7 +125,7 @@ def _added(item: Declared, timer_id: int, order: int, around: Surroundings) -> T
         slot_us=slot_after(item.calendars, around.now_us),
     )
     timer = anchored(timer, around.last_end_us(timer), around.now_us)
-    return _with_startup(timer, around, has_fired=False)
+    return with_startup(timer, around, has_fired=False)
 
 
 def _changed(before: TimerState, item: Declared, order: int, around: Surroundings) -> TimerState:
@@ -135,10 +135,10 @@ def _changed(before: TimerState, item: Declared, order: int, around: Surrounding
     if before.target != timer.target or timer.anchor_us is None:
         timer = anchored(timer, around.last_end_us(timer), around.now_us)
     has_fired = before.startup_at_us is not None and before.startup_triggered
-    return _with_startup(declared_anew(timer, around.now_us), around, has_fired=has_fired)
+    return with_startup(declared_anew(timer, around.now_us), around, has_fired=has_fired)
 
 
-def _with_startup(timer: TimerState, around: Surroundings, *, has_fired: bool) -> TimerState:
+def with_startup(timer: TimerState, around: Surroundings, *, has_fired: bool) -> TimerState:
     """The timer with its start-up trigger set; one whose instant has passed does not come any more."""
     after_sec = timer.definition.on_startup_sec
     if after_sec is None or around.started_up_us is None:

@@ -5,6 +5,8 @@ a holder gives it up only when nothing runs, or has lost it and everything in it
 """
 
 from collections.abc import Callable, Sequence
+from itertools import count
+from typing import NamedTuple
 
 from duly.cluster.holdings import Holdings
 from duly.core.record import Record
@@ -12,6 +14,20 @@ from duly.store import Contents
 from duly.store.board import Hold, ShardsLostError, SupersededError, TimerBoard, TimerRow
 from duly.timers.record import record_of
 from duly.timers.timer import TimerState
+
+new_number = count(1).__next__
+"""Of a stint: one that no other has in this process."""
+
+
+class Stint(NamedTuple):
+    """How the timers of one shard are at work on this machine: what whoever watches them has to know."""
+
+    number: int
+    """Another one whenever the shard was let go of meanwhile: what is in memory alone was lost."""
+    turns: int
+    """Another one whenever they were kept from firing meanwhile."""
+    is_able: bool
+    """Whether they can fire at this moment: the lease is good, the list is in effect, the board writes."""
 
 
 class ShardShelf:

@@ -6,9 +6,9 @@ there are others. What is here is the tenant of a `cluster.tenancy`: shards come
 go, and their timers end.
 
 A shard is given away only when nothing runs in it, and unless it must go only when no retry is pending: those
-are in memory alone. It is lost when the lease runs out: then its runs are
-ended at once, because another machine will find them interrupted. When a newer list is in effect nothing
-starts here, what runs is let end, and the shards go to the machines that have that list.
+are in memory alone. It is lost when the lease runs out: then its runs are ended at once, because another
+machine will find them interrupted. When a newer list is in effect nothing starts here, what runs is let end,
+and the shards go to the machines that have that list.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ from duly.store.board import Change, Hold, StartUp, Taken, TimerBoard, TimerRow,
 from duly.timers.asking import Asking, Done, Verb
 from duly.timers.board_time import BoardTime, CuttableTargets
 from duly.timers.calendar import CalendarShelf
-from duly.timers.dues import next_run_us
+from duly.timers.elsewhere import Elsewhere, next_of
 from duly.timers.errors import TimerError, TimerRefusal
 from duly.timers.face import NoteMiss, Timers
-from duly.timers.recall import told_of
+from duly.timers.recall import unchanged
 from duly.timers.record import Declared, TimerRecordError, fingerprint_of, name_in, registered_in, text_of
-from duly.timers.shard import ShardShelf
+from duly.timers.shard import ShardShelf, Stint, new_number
 from duly.timers.timer import TimerState
 
 _LOOKS_EVERY = 5
@@ -44,9 +44,6 @@ _LOOKS_EVERY = 5
 
 _LOOKS_AT_ELDERS = 12
 """How often in a lease one looks whether those that joined just before have brought their list."""
-
-_TEXT = 2
-"""The place of the definition in a record."""
 
 
 class SharedTimers:
@@ -84,22 +81,18 @@ class SharedTimers:
         self._declared: list[Declared] = []
         self._invalid: Collection[str] = ()
         self._fingerprint = ""
-        self._start_up: StartUp | None = None
-        """Of the cluster."""
         self._is_start_up = False
         """It is happening just now, with us as the first machine."""
         self._parts: dict[int, Timers] = {}
         self._lists: dict[int, list[Declared]] = {}
         """Which list each of them has: another than ours if it could not be told of that yet."""
+        self._stints: dict[int, int] = {}
+        """The number of each of them that is at work, which no other ever has."""
         self._moved: dict[str, Record] = {}
         """By name, what the board had of timers in the shards of their former targets."""
         self._partial: set[int] = set()
         """Those that were put to work without all their timers: a list that is gone had changed the rest."""
-        self._elsewhere: dict[str, TimerState] = {}
-        """Timers that others hold, as they were when we last looked."""
-        self._names: Mapping[int | None, str] = {}
-        """By its number, what each member is called."""
-        self._holders: Mapping[int, int | None] = {}
+        self._elsewhere = Elsewhere(board, self._mine)
         self._asking = Asking(board, self._mine, self.tenancy, clock, announcer, parts=self._parts)
         self._is_superseded = False
         """A living member has a newer list: nothing starts here."""
@@ -251,9 +244,7 @@ class SharedTimers:
 
     async def heed(self, view: View) -> bool:
         """Account for what others did."""
-        self._names = {seat.member: seat.name for seat in view.seats}
-        self._holders = {place.shard: place.holder for place in view.places}
-        self._start_up = view.start_up
+        self._elsewhere.heed(view)
         gone = self._mine.gone(view)
         if gone:
             await self._lose([hold.shard for hold in gone])
@@ -361,15 +352,13 @@ class SharedTimers:
         definitions, records = self._definitions_of(hold.shard), [row.record for row in rows]
         if self._mine.edition < self._mine.newest:
             # Whoever had the newest list is gone. What that left as it was is ours to run, and no more.
-            texts = {name_in(record): record[_TEXT] for record in records if len(record) > _TEXT}
-            known = {item.definition.id: item.text for item in self._declared}
-            ours = [item for item in definitions if texts.get(item.id) == known[item.id]]
-            for name in sorted({item.id for item in definitions} - {item.id for item in ours}):
+            ours = unchanged(self._declared, records)
+            for name in sorted({item.id for item in definitions} - ours):
                 reason = "a newer list changed or removed it"
                 self._announcer.announce("TimerSkipped", timer=name, reason=reason)
-            definitions = ours
+            definitions = [item for item in definitions if item.id in ours]
             self._partial.add(hold.shard)
-            records = [record for record in records if name_in(record) in {item.id for item in ours}]
+            records = [record for record in records if name_in(record) in ours]
         part = Timers(
             ShardShelf(self._board, self._mine, hold, records, self.tenancy.nudge),
             self._targets,
@@ -382,14 +371,17 @@ class SharedTimers:
         )
         self._parts[hold.shard], self._lists[hold.shard] = part, self._declared
         self._emptied.clear()
+        start_up = self._elsewhere.start_up
         await part.start(
             definitions,
-            started_up_us=None if self._start_up is None else self._start_up.at_us,
-            opened_us=None if self._start_up is None or self._is_start_up else self._start_up.opened_us,
+            started_up_us=None if start_up is None else start_up.at_us,
+            opened_us=None if start_up is None or self._is_start_up else start_up.opened_us,
             is_start_up=self._is_start_up,
             invalid=self._invalid,
             moved=self._moved_of(definitions),
         )
+        if self._parts.get(hold.shard) is part:  # it may have been lost meanwhile
+            self._stints[hold.shard] = new_number()
 
     async def _lose(self, shards: Sequence[int]) -> None:
         """Let go of shards that others may hold, and end what runs."""
@@ -401,6 +393,7 @@ class SharedTimers:
     async def _drop(self, shard: int) -> None:
         self._mine.terms.pop(shard, None)
         self._lists.pop(shard, None)
+        self._stints.pop(shard, None)
         self._partial.discard(shard)
         if (part := self._parts.pop(shard, None)) is not None:
             await part.drop()
@@ -440,31 +433,35 @@ class SharedTimers:
         """Every timer, in order of declaration; those that others hold as they were a moment ago."""
         self._is_looked_at = True
         here = {state.name: state for part in self._parts.values() for state in part.all()}
-        known = {**self._elsewhere, **here}
+        known = {**self._elsewhere.timers, **here}
         return [known[item.definition.id] for item in self._declared if item.definition.id in known]
 
     def next_of(self, timer: TimerState, now_us: Instant) -> Instant | None:
         """When a timer that is at hand will fire next."""
         if (part := self._parts.get(self._shard_of(timer.definition))) is not None:
             return part.next_of(timer, now_us)
-        at_us = next_run_us(timer, is_target_active=timer.running_run is not None)
-        return None if at_us is None else max(at_us, now_us)
+        return next_of(timer, now_us)
 
     def holder_of(self, timer: TimerState) -> str | None:
         """Which machine holds it, as far as is known; empty if none does."""
-        return self._holder_of(self._shard_of(timer.definition))
-
-    def _holder_of(self, shard: int) -> str:
-        if shard in self._mine.terms:
-            return self._names.get(self._mine.member, "")
-        holder = self._holders.get(shard)
-        # What was ours when we last looked has been given away since.
-        return "" if holder == self._mine.member else self._names.get(holder, "")
+        return self._elsewhere.holder_of(self._shard_of(timer.definition))
 
     async def _look_elsewhere(self) -> None:
-        others = [shard for shard in range(self._mine.shards) if shard not in self._mine.terms]
-        rows = await self._board.timers(others) if others else []
-        self._elsewhere = told_of(self._declared, [row.record for row in rows])
+        await self._elsewhere.look(self._declared, self._clock.now_us())
+
+    # --- watching ---
+
+    def stints(self) -> dict[int, Stint]:
+        """By shard, how the timers are at work that this machine holds."""
+        is_trusted = self.tenancy.is_trusted()
+        return {
+            shard: Stint(number, self._parts[shard].turns, self._parts[shard].is_able and is_trusted)
+            for shard, number in self._stints.items()
+        }
+
+    def held(self) -> list[tuple[int, TimerState]]:
+        """The timers of these shards, each with its shard."""
+        return [(shard, timer) for shard in self._stints for timer in self._parts[shard].all()]
 
     # --- by hand ---
 
@@ -484,12 +481,12 @@ class SharedTimers:
         timer = next((item.definition for item in self._declared if item.definition.id == name), None)
         if timer is None:
             raise TimerError(TimerRefusal.UNKNOWN, timer=name)
-        done = await self._asking.done(verb, name, self._shard_of(timer), self._holder_of)
+        done = await self._asking.done(verb, name, self._shard_of(timer), self._elsewhere.holder_of)
         if done.member is not None:
             try:
                 await self._look_elsewhere()
             except StoreError:
-                self._elsewhere.pop(name, None)  # what we know is from before; the next beat looks again
+                self._elsewhere.forget(name)  # what we know is from before; the next beat looks again
         return done
 
     # --- what others tell ---

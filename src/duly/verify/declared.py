@@ -1,8 +1,8 @@
-"""What the monitor of timers is told of each when they are put to work: how it is declared, and two facts.
+"""What the monitor of timers is told of each when they are put to work: how it is declared, and some facts.
 
-The facts are from the timer's row in the store: up to where its slots were answered, and what it missed last.
-A monitor has not seen what came before it, and after the clock was set back that comes a second time. They
-say what was written, not what is to be done about it.
+The first two are from the timer's row in the store: up to where its slots were answered, and what it missed
+last. A monitor has not seen what came before it, and after the clock was set back that comes a second time.
+They say what was written, not what is to be done about it. The others tell of timers that machines share.
 """
 
 from collections.abc import Sequence
@@ -36,6 +36,17 @@ class TimerLike(Protocol):
     def catch_up_window_sec(self) -> float: ...  # noqa: D102
 
 
+class Stint(NamedTuple):
+    """How a timer is at work that other machines may hold as well."""
+
+    number: int = 0
+    """Another one whenever it was let go of meanwhile."""
+    turns: int = 0
+    """Another one whenever it was kept from firing meanwhile."""
+    is_able: bool = True
+    """Whether it can fire at this moment."""
+
+
 class Declared(NamedTuple):
     """A timer and the zone of its calendar."""
 
@@ -45,6 +56,9 @@ class Declared(NamedTuple):
     """Every slot up to here was fired for, missed, or came before the timer was declared; None: unknown."""
     missed_us: int | None = None
     """The last that was told as missed; None: nothing, or unknown."""
+    stint: Stint = Stint()
+    is_under_way: bool = False
+    """A run of it, or the wait for a retry, has begun before it was looked at."""
 
 
 def answered_before(declared: Declared, now_us: int) -> int:

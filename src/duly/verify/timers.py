@@ -54,8 +54,10 @@ class TimerMonitor:
     """Watches the timers of a daemon. Give it to the daemon as a listener.
 
     *declared* answers with the timers at work; it is asked when they change. *listeners* get every
-    `PropertyViolated`.
+    `PropertyViolated`. A store may take *slack_us* longer than a file does.
     """
+
+    properties = TIMER_PROPERTIES
 
     def __init__(
         self,
@@ -63,10 +65,13 @@ class TimerMonitor:
         listeners: Iterable[Listener] = (),
         *,
         steady_us: Callable[[], int] | None = None,
+        slack_us: int = 0,
     ) -> None:
         self._declared = declared
         self._announcer = Announcer(listeners, lambda: self._now)
         self._steady_us = steady_us or (lambda: time.monotonic_ns() // 1_000)
+        self._answered_within_us = _ANSWERED_WITHIN_US + slack_us
+        self._telling_us = _TELLING_US + slack_us
         self._now = datetime.min.replace(tzinfo=UTC)
         self._timers: dict[str, Watched] = {}
         self._targets: dict[str, Target] = {}
@@ -106,7 +111,7 @@ class TimerMonitor:
             Finding(
                 name, self.verdict(name), self._tallies[name].violated, self._tallies[name].checked, words
             )
-            for name, words in TIMER_PROPERTIES.items()
+            for name, words in self.properties.items()
         ]
 
     def verdict(self, name: str) -> Verdict:
@@ -131,12 +136,15 @@ class TimerMonitor:
         if heard is not None:
             self._now = event.time
             heard(instant_us(event.time), event.fields)
-        self.look(event.time)
+        self._look(event.time)
 
     __call__ = listener
 
     def look(self, now: datetime) -> None:
         """Notice slots that nothing has answered; ask from time to time, for silence is no event."""
+        self._look(now)
+
+    def _look(self, now: datetime) -> None:
         self._now = now
         self._take_up_changed()
         if self._is_up and not self._is_store_faulty:
@@ -157,7 +165,7 @@ class TimerMonitor:
             waits_us.append(self._come[0].noticed_us + 1 - self._steady_us())
         if self._ahead:
             waits_us.append(self._ahead[0][0] - instant_us(now))
-        return max(min(waits_us) + _ANSWERED_WITHIN_US, 0) if waits_us else None
+        return max(min(waits_us) + self._answered_within_us, 0) if waits_us else None
 
     def _started_up(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
         self._started_up_us = self._steady_us()
@@ -264,7 +272,7 @@ class TimerMonitor:
                 continue
             awaited.noticed_us = steady_us
             self._come.append(Come(steady_us, slot_us, name))
-        while self._come and steady_us - self._come[0].noticed_us > _ANSWERED_WITHIN_US:
+        while self._come and steady_us - self._come[0].noticed_us > self._answered_within_us:
             come = self._come.popleft()
             timer = self._unanswered(come)
             if timer is not None and come.slot_us <= now_us:
@@ -275,7 +283,8 @@ class TimerMonitor:
     def _is_awaited(self, slot_us: int, name: str) -> bool:
         """Whether this is a timer's next slot, and it has not been seen to come."""
         timer = self._timers.get(name)
-        return timer is not None and timer.slot_us == slot_us and timer.noticed_us is None
+        is_able = timer is not None and timer.declared.stint.is_able
+        return is_able and timer is not None and timer.slot_us == slot_us and timer.noticed_us is None
 
     def _unanswered(self, come: Come) -> Watched | None:
         """The timer that has yet to answer this slot; None if it has, or is not asked any more."""
@@ -325,7 +334,7 @@ class TimerMonitor:
         if reason == "schedule":
             if due_us is None or not timer.slots.has(due_us):
                 return "that is no slot of its calendar"
-            is_late = now_us - due_us > _ANSWERED_WITHIN_US + _TELLING_US
+            is_late = now_us - due_us > _ANSWERED_WITHIN_US + self._telling_us
             return "the slot was long past" if is_late else None
         if reason == "catch-up":
             return self._not_to_be_made_up(timer, due_us, now_us)
@@ -349,7 +358,7 @@ class TimerMonitor:
         if not declared.persistent:
             return "it is not persistent"
         window_us = round(declared.catch_up_window_sec * _SECOND_US)
-        if now_us - due_us > window_us + _TELLING_US:
+        if now_us - due_us > window_us + self._telling_us:
             return "what it missed lies outside its window"
         # The start of a run that was cut off counts as missed; runs of an earlier process are not known here.
         if timer.slots.has(due_us) or timer.fired_at_us is None or timer.result in {None, "interrupted"}:

@@ -38,6 +38,8 @@ class Watched:
     ended_us: int = 0
     """When, on the steady clock."""
     retries: int = 0
+    is_retried_unseen: bool = False
+    """What its next retry is for was not seen."""
     has_started_up: bool = False
 
 

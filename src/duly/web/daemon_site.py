@@ -25,6 +25,7 @@ class DaemonSite:
         self.live = live
         self.metrics = metrics
         self._verification = verification
+        self.unwatched = ""
         self._backend: Backend | None = None
         self._store_fault: str | None = None
 
@@ -38,9 +39,14 @@ class DaemonSite:
         """Show *backend* from now on."""
         self._backend = backend
 
-    def show(self, metrics: Exposition | None, verification: Callable[[], Sequence[Verdict] | None]) -> None:
-        """Show these numbers and verdicts from now on."""
-        self.metrics, self._verification = metrics, verification
+    def show(
+        self,
+        metrics: Exposition | None,
+        verification: Callable[[], Sequence[Verdict] | None],
+        unwatched: str = "",
+    ) -> None:
+        """Show these numbers and verdicts from now on, and what is *unwatched*."""
+        self.metrics, self._verification, self.unwatched = metrics, verification, unwatched
 
     def listener(self, event: Event) -> None:
         """Hear what happens."""

@@ -50,7 +50,7 @@ async def verification_of(site: Site) -> Gathered:
     worst = next(
         (mark for tone in ("bad", "calm") for mark in kinds if mark.tone == tone), words.VERDICTS["holds"]
     )
-    return "verification.html", {"verdicts": verdicts, "overall": worst}, 200
+    return "verification.html", {"verdicts": verdicts, "overall": worst, "unwatched": site.unwatched}, 200
 
 
 def unknown(kind: str, name: str, back: str) -> Gathered:

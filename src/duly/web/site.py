@@ -70,6 +70,11 @@ class Site(Protocol):
         """What the online monitor says of each property; None if nobody watches."""
         ...
 
+    @property
+    def unwatched(self) -> str:
+        """What that monitor does not see, in a few sentences; empty if there is nothing to say."""
+        ...
+
     def unready(self) -> str | None:
         """Why it cannot be relied on at this moment, in a few words; None if it can."""
         ...

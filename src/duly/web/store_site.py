@@ -154,6 +154,7 @@ class StoreSite:
         answers: Answering = lambda _task, _now_us: (),
     ) -> None:
         self.name = store.name
+        self.unwatched = ""
         self.live = live
         self.zone = zone
         self.answers = answers
