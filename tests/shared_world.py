@@ -5,7 +5,7 @@ own cable to the board, which can be pulled.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, Self, TypeVar, cast
@@ -256,10 +256,14 @@ class Member:
             slack_us=4 * TTL_US,
         )
 
-    async def start(self, *definitions: Timer, is_start_up: bool = True) -> None:
+    async def start(
+        self, *definitions: Timer, is_start_up: bool = True, invalid: Collection[str] = ()
+    ) -> None:
         """Put it to work."""
         started_up_us = instant_of(self.host.now())
-        await self.timers.start(definitions, started_up_us=started_up_us, is_start_up=is_start_up)
+        await self.timers.start(
+            definitions, started_up_us=started_up_us, is_start_up=is_start_up, invalid=invalid
+        )
         if not self.timers.tenancy.is_leaving:
             self._tell_monitor("TimersEnabled")
             self._look()

@@ -16,8 +16,9 @@ from duly.supervisor.ended import Ended, Reason, Result
 from duly.supervisor.errors import Refused, ServiceError
 from duly.testing import VirtualClock
 from duly.timers.dues import TargetState
-from duly.timers.face import Timers, TimerShelf
+from duly.timers.face import Timers
 from duly.timers.memory import MemoryShelf
+from duly.timers.shelf import TimerShelf
 from duly.timers.timer import TimerState
 from tests.world import at
 

@@ -1,7 +1,9 @@
 """Daemons that share their timers and die, stand still, or stop: real processes on a real PostgreSQL."""
 
+import re
 import signal
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -225,4 +227,22 @@ def test_stop_and_start_in_turn(fleet: Fleet) -> None:
         machine.start()
         fleet.until_shared(*machines)
     fleet.until_going_on(QUICK)
+    fleet.account()
+
+
+def test_waiting_for_a_run_of_a_machine_that_dies(fleet: Fleet) -> None:
+    """Who waits for a run on another machine, which dies, is told that it was cut off, with code 1."""
+    a, b = fleet.begin("ab", fleet.jobs(LAX, "long", **RARELY, persistent=False))
+    job = fleet.held_by(b, LAX)[0]
+    with ThreadPoolExecutor(1) as background:
+        waiting = background.submit(a.home.duly, "trigger", job, "--wait")
+        a.until(f"OperatorAction action=trigger id={job} ")
+        fleet.until_begun(job, on=[b])
+        b.kill()
+        answer = waiting.result()
+    there = rf"\S+:{b.daemon.pid}"
+    assert re.fullmatch(rf"run \d+ on {there} ended: interrupted\n", answer.stdout), answer
+    assert re.fullmatch(rf"Triggered {job} on {there}: run \d+ there\.\n", answer.stderr)
+    assert answer.returncode == 1
+    assert len(fleet.begins(job)) == 1
     fleet.account()

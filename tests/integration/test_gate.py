@@ -11,13 +11,17 @@ from typing import TypeVar
 import apsw
 import pytest
 
+from duly.cluster.clock import BoardClock
 from duly.daemon.gate import Gate
+from duly.daemon.hand import Hand
 from duly.daemon.protocol import OperationError
-from duly.daemon.sharing import Sharing
+from duly.daemon.sharing import SHARDS, Sharing
 from duly.events import Announcer
 from duly.instant import instant_of
-from duly.store.board import TimerBoard
+from duly.store.board import TimerBoard, shard_of
 from duly.store.sqlite import SQLiteStore
+from duly.supervisor.children import Brood
+from duly.supervisor.leash import Leash, LeashError
 from duly.testing.memory_board import MemoryBoard
 from duly.testing.memory_table import Table
 from tests.supervision import World, oneshot, world_of
@@ -142,12 +146,22 @@ async def test_readings_of_timers_that_stay_as_they_are_are_kept(tmp_path: Path)
 # --- where machines share timers ---
 
 
-class HeldSharing(Sharing):
-    """What is shared, by a board in memory. The leash takes as long to be put on as anybody wants."""
+class LooseLeash(Leash):
+    """A leash without a guardian, for processes that are not there."""
 
-    def __init__(self, board: Callable[[], TimerBoard]) -> None:
-        super().__init__(board, name="a")
-        self.is_free = asyncio.Event()
+    def expect(self, marker: str) -> bool:
+        """Let every run begin that the lease allows."""
+        super().expect(marker)
+        return self.allows(marker)
+
+
+class HeldHand(Hand):
+    """A hand that takes as long to put its leash on as anybody wants."""
+
+    def __init__(self, clock: BoardClock, is_free: asyncio.Event) -> None:
+        super().__init__(Brood(), clock)
+        self.leash = LooseLeash(Brood(), steady=clock.steady)
+        self.is_free = is_free
         self.ended = 0
 
     async def begin(self) -> None:
@@ -157,6 +171,25 @@ class HeldSharing(Sharing):
     async def end(self) -> None:
         """Take it off."""
         self.ended += 1
+
+
+class HeldSharing(Sharing):
+    """What is shared, by a board in memory."""
+
+    def __init__(self, board: Callable[[], TimerBoard]) -> None:
+        super().__init__(board, name="a")
+        self.is_free = asyncio.Event()
+        self.hands: list[HeldHand] = []
+
+    def new_hand(self) -> Hand:
+        """A hand that is held up until all are free."""
+        self.hands.append(HeldHand(self.clock, self.is_free))
+        return self.hands[-1]
+
+    @property
+    def ended(self) -> list[int]:
+        """How often each leash was taken off."""
+        return [hand.ended for hand in self.hands]
 
 
 class HeldBoard(MemoryBoard):
@@ -181,7 +214,7 @@ async def test_closed_while_the_leash_is_put_on(tmp_path: Path) -> None:
         await world.rest()
         sharing.is_free.set()
         await asyncio.gather(task, closing)
-        assert (gate.is_open, table.members, sharing.ended) == (False, {}, 1)
+        assert (gate.is_open, table.members, sharing.ended) == (False, {}, [1])
 
 
 async def test_leash_while_the_gate_is_closing(tmp_path: Path) -> None:
@@ -203,9 +236,43 @@ async def test_leash_while_the_gate_is_closing(tmp_path: Path) -> None:
         await world.rest()
         shutting = asyncio.ensure_future(gate.shut_down())
         await world.rest()
-        await gate._unleash()  # as when a run that lingered from before has ended
-        assert (closing.done(), shutting.done(), sharing.ended) == (False, False, 0)
+        assert (closing.done(), shutting.done(), sharing.ended) == (False, False, [0])
         is_free.set()
         await asyncio.gather(closing, shutting)
-        assert table.members == {}
-        assert sharing.ended
+        assert (table.members, sharing.ended) == ({}, [1])
+
+
+async def test_lease_of_one_of_two_members(tmp_path: Path) -> None:
+    """A run that lingers after the gate was closed is cut off alone: the opened gate has its own lease."""
+    async with gated(tmp_path) as (world, _, gate):
+        table = Table()
+        sharing = HeldSharing(partial(MemoryBoard, lambda: instant_of(world.clock.now()), table=table))
+        sharing.is_free.set()
+        gate._sharing = sharing
+        jobs = [next(f"job{n}" for n in range(99) if shard_of(f"job{n}", SHARDS) == at) for at in (0, 1)]
+        await world.supervisor.reload([oneshot(job) for job in jobs], set())
+        definitions = [timer(job, job, on_calendar=daily(3)) for job in jobs]
+        for job in jobs:
+            world.processes.script(job)
+            started_us = instant_of(world.clock.now())
+            await gate.open(definitions, UTC, started_us, is_start_up=False)
+            await gate.trigger(job)
+            await world.rest()
+            if job == jobs[0]:
+                await gate.close()
+        assert world.living() == jobs
+        (lingering,) = gate._lingering
+        lingering.halt()
+        await lingering.cut()
+        await world.rest()
+        assert world.living() == jobs[1:]
+        assert [row.result for row in await world.runs(jobs[0])] == ["interrupted"]
+        world.process(jobs[1]).end(0)
+        await world.rest()
+        assert [row.result for row in await world.runs(jobs[1])] == ["success"]
+        await asyncio.gather(*gate._lingering.values())
+        assert (gate.is_open, sharing.ended) == (True, [1, 0])
+        sharing.hands[1].fault = LeashError("no process is left")
+        assert [fault for fault in gate.faults() if "no process is left; no timer fires" in fault] != []
+        await gate.close()
+        assert (table.members, sharing.ended) == ({}, [1, 1])

@@ -20,8 +20,9 @@ from duly.config import Service, Settings
 from duly.events import Announcer
 from duly.store.history import History, MemoryRows
 from duly.supervisor import leash as leash_module
-from duly.supervisor.ended import Result
+from duly.supervisor.ended import Reason, Result
 from duly.supervisor.leash import Leash, LeashError
+from duly.supervisor.leashed import Leashed
 from duly.supervisor.output import Tail
 from duly.supervisor.process import Command, HostProcess, HostProcesses
 from duly.supervisor.procfs import marker_of, stat_of
@@ -435,7 +436,6 @@ def supervisor_of(one: Yard) -> tuple[Supervisor, History]:
         announcer,
         scheduler_id=f"leash test {os.getpid()}",
         settings=Settings(kill_grace_sec=0.3, shutdown_timeout_sec=10),
-        leash=one.leash,
     )
     return supervisor, history
 
@@ -465,7 +465,7 @@ async def test_runs_of_timers_are_on_the_leash(how: str) -> None:
         await supervisor.start([shell("timed", JOB), shell("manual", f"echo $$; {FOREVER}")], set())
         manual_id, timed_id = await supervisor.start_service("manual"), supervisor.new_run_id()
         timed = asyncio.ensure_future(
-            supervisor.run("timed", reason="schedule", timer="nightly", run_id=timed_id)
+            supervisor.run("timed", reason="schedule", timer="nightly", run_id=timed_id, leash=one.leash)
         )
         pids = await spoken(supervisor, timed_id, 2)
         (manual,) = await spoken(supervisor, manual_id, 1)
@@ -473,13 +473,40 @@ async def test_runs_of_timers_are_on_the_leash(how: str) -> None:
         if how == "lease":
             one.leash.extend(steady_us() - 1)
         else:
-            supervisor.cut_off()
+            supervisor.cut_off(one.leash)
         end = await asyncio.wait_for(timed, SOON_S)
         assert end.result is Result.INTERRUPTED
         assert "lease" in end.message
         await gone(*pids)
         assert lives(manual)
         assert not one.leash.allows(f"leash test {os.getpid()}:{timed_id}")
+        await supervisor.stop()
+
+
+@pytest.mark.parametrize("how", ["lease", "cut off"])
+async def test_runs_on_another_leash_go_on(how: str) -> None:
+    """When one of two leashes of a supervisor ends, so does what is on it; what is on the other goes on."""
+    async with yard() as one, yard() as other:
+        supervisor, _ = supervisor_of(one)
+        await supervisor.start([shell("lost", JOB), shell("kept", JOB)], set())
+        runs, pids = {}, {}
+        for name, leash in (("lost", one.leash), ("kept", other.leash)):
+            run_id, services = supervisor.new_run_id(), Leashed(supervisor, leash)
+            running = services.run(name, reason=Reason.SCHEDULE, timer=name, run_id=run_id)
+            runs[name] = asyncio.ensure_future(running)
+            pids[name] = await spoken(supervisor, run_id, 2)
+            one.pids += pids[name]
+        if how == "lease":
+            one.leash.extend(steady_us() - 1)
+        else:
+            Leashed(supervisor, one.leash).cut_off()
+        assert (await asyncio.wait_for(runs["lost"], SOON_S)).result is Result.INTERRUPTED
+        await gone(*pids["lost"])
+        assert all(lives(pid) for pid in pids["kept"])
+        assert not runs["kept"].done()
+        Leashed(supervisor, other.leash).cut_off()
+        assert (await asyncio.wait_for(runs["kept"], SOON_S)).result is Result.INTERRUPTED
+        await gone(*pids["kept"])
         await supervisor.stop()
 
 
@@ -490,7 +517,7 @@ async def test_a_run_is_known_by_its_process() -> None:
         await supervisor.start([shell("bare", "echo $$; exec env -i sleep 1000")], set())
         run_id = supervisor.new_run_id()
         running = asyncio.ensure_future(
-            supervisor.run("bare", reason="schedule", timer="nightly", run_id=run_id)
+            supervisor.run("bare", reason="schedule", timer="nightly", run_id=run_id, leash=one.leash)
         )
         one.pids += await spoken(supervisor, run_id, 1)
         while marker_of(one.pids[-1]) is not None:  # noqa: ASYNC110 (nobody tells)
@@ -508,11 +535,11 @@ async def test_no_run_of_a_timer_without_a_lease(tmp_path: Path) -> None:
         touched = tmp_path / "touched"
         await supervisor.start([shell("job", f"echo x >> {touched}")], set())
         one.leash.cut()
-        end = await supervisor.run("job", reason="schedule", timer="nightly")
+        end = await supervisor.run("job", reason="schedule", timer="nightly", leash=one.leash)
         assert (end.result, touched.exists()) == (Result.INTERRUPTED, False)
         assert "no lease" in end.message
         one.leash.extend(steady_us() + HOUR_US)
-        end = await supervisor.run("job", reason="schedule", timer="nightly")
+        end = await supervisor.run("job", reason="schedule", timer="nightly", leash=one.leash)
         assert (end.result, touched.read_text()) == (Result.SUCCESS, "x\n")
         assert one.leash._runs == {}
         await supervisor.stop()
@@ -527,7 +554,7 @@ async def test_a_start_that_waits_for_its_turn_is_called_off(tmp_path: Path) -> 
         places = [await one.processes._places.acquire() for _ in range(4)]
         run_id = supervisor.new_run_id()
         running = asyncio.ensure_future(
-            supervisor.run("job", reason="schedule", timer="nightly", run_id=run_id)
+            supervisor.run("job", reason="schedule", timer="nightly", run_id=run_id, leash=one.leash)
         )
         marker = f"leash test {os.getpid()}:{run_id}"
         while not one.leash.allows(marker):  # noqa: ASYNC110 (until it is announced)

@@ -135,6 +135,24 @@ async def test_members_found_the_board_together(boards: Boards) -> None:
     assert len((await several[0].view()).places) == SHARDS
 
 
+async def test_members_join_one_after_the_other(boards: Boards, race: Race) -> None:
+    """A join that is under way is waited for: whoever sees no elder is the eldest, and stays so."""
+    board = boards()
+    await board.open("id")
+    elder = {"member": 1, "name": "host", "ttl_us": TTL_US, "forgotten_us": TTL_US}
+    patience = {"patience_ms": "60000", "thinking_ms": "60000"}
+    for statement in Scripts("duly").of("join").split(";\n")[:-1]:
+        race.execute(statement, elder | patience)
+    joining = asyncio.create_task(board.join(2, "host", ttl_us=TTL_US))
+    waiting = asyncio.create_task(race.waited_for())
+    await asyncio.wait({joining, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    assert not joining.done()
+    race.commit()
+    await asyncio.gather(joining, waiting)
+    seats = (await board.beat(2, ttl_us=TTL_US)).seats
+    assert [seat.member for seat in sorted(seats, key=lambda seat: seat.joined_us)] == [1, 2]
+
+
 async def test_take_sees_the_last_write(
     boards: Boards,
     race: Race,

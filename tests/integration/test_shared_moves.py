@@ -256,21 +256,27 @@ def test_run_that_ends_as_the_gate_closes() -> None:
 
 def test_gate_closed_while_shards_are_taken() -> None:
     """Of shards that are being taken when the gate is closed no timer begins; others have them at once."""
-    with SharedWorld("12:01:10") as world:
+    with SharedWorld() as world:
         a = world.member("a", *EACH)
-        world.do(a.timers.stop())
-        world.until("12:03:30")
-        b = world.machine("b")
+        for job in JOBS:
+            a.targets.lasts[job] = LONG
+        world.until("12:01:10")
+        b, c = world.machine("b"), world.machine("c")
         b.cable.latency_s = 0.3
-        world.loop.create_task(b.start(*EACH))
+        world.do(b.start(*EACH), within=5 * SECOND)
+        a.die()
         while not b.timers._parts:
             world.after(SECOND / 10)
-        stopping = world.loop.create_task(b.timers.stop())
-        world.after(10 * SECOND)
-        assert stopping.done()
+        taken = [fact["shards"] for fact in b.told("ShardsTaken")]
+        assert [len(shards) for shards in taken] == [SHARDS]
+        assert len(b.timers._parts) == 1, "each is written, one after the other"
+        world.do(b.timers.stop(), within=2 * SECOND)
         assert b.runs() == []
         assert b.held == []
         assert "b" not in {seat.name for seat in world.table.members.values()}
+        world.do(c.start(*EACH))
+        world.after(2 * SECOND)
+        assert [reason for _, reason in c.runs()] == ["catch-up"] * SHARDS
 
 
 def test_stopped_before_it_was_started() -> None:

@@ -1,10 +1,12 @@
 """Timers that machines share, in virtual time: trust, failover, start-up, and clocks that are off."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from duly.instant import duration_us, instant_of
+from duly.config.schema import Timer
+from duly.instant import SECOND_US, duration_us, instant_of
 from tests.shared_world import EACH, JOBS, LONG, SHARDS, TRUSTED_US, SharedWorld, each
 from tests.timer_world import HOUR, MINUTE, SECOND, daily, timer
 
@@ -302,6 +304,76 @@ def test_start_up_and_a_gate_that_was_closed() -> None:
         assert a.runs() == b.runs() == [("12:02:00", "startup")] * (SHARDS // 2)
 
 
+def mended(world: SharedWorld, number: int = 0, **options: Any) -> tuple[list[Timer], list[Timer]]:
+    """The timers of a cluster that is gone: all but one, which is invalid for now, and all."""
+    definitions = each(**options)
+    before = world.member("before", *definitions, timer("more", JOBS[3], on_calendar=daily(9)))
+    world.after(20 * SECOND)
+    world.do(before.timers.stop())
+    return definitions[:number] + definitions[number + 1 :], definitions
+
+
+@pytest.mark.parametrize("number", [0, 3], ids=["on the first machine", "on the second"])
+@pytest.mark.parametrize(("after_sec", "comes"), [(10, 0), (90, 0), (150, 1)])
+@pytest.mark.parametrize("more", [{}, {"on_calendar": daily(9)}], ids=["alone", "with a calendar"])
+def test_start_up_of_a_timer_that_is_mended(
+    number: int, after_sec: int, comes: int, more: dict[str, Any]
+) -> None:
+    """A start-up trigger that passed while its timer was invalid does not come when that is mended."""
+    with SharedWorld() as world:
+        bad, good = mended(world, number, on_startup_sec=after_sec, **more)
+        members = [world.machine(name) for name in "ab"]
+        for member in members:
+            world.do(member.start(*bad, invalid={f"t{number}"}))
+            world.after(MINUTE)
+        for member in members:
+            world.do(member.timers.reload(good))
+        world.after(2 * MINUTE)
+        began = [began.service for member in members for began in member.targets.began]
+        assert sorted(began) == sorted([*(item.target for item in bad), *[JOBS[number]] * comes])
+        c = world.member("c", *good)
+        for member in members:
+            member.die()
+        world.after(MINUTE)
+        assert (c.held, c.runs()) == (list(range(SHARDS)), [])
+
+
+@pytest.mark.parametrize("how", ["given", "stopped", "ended"])
+@pytest.mark.parametrize("more", [{}, {"on_calendar": daily(9)}], ids=["alone", "with a calendar"])
+def test_start_up_of_a_timer_that_is_mended_elsewhere(how: str, more: dict[str, Any]) -> None:
+    """Nor does it come on a machine that never had it invalid, and gets it from one that had."""
+    with SharedWorld() as world:
+        bad, good = mended(world, on_startup_sec=10, **more)
+        a = world.machine("a")
+        world.do(a.start(*bad, invalid={"t0"}))
+        world.after(MINUTE)
+        assert len(a.runs()) == SHARDS - 1
+        b = world.machine("b")
+        joining = world.loop.create_task(b.start(*good))
+        if how == "stopped":
+            world.do(a.timers.stop())
+        elif how == "ended":
+            a.targets.is_stopping = True
+            world.do(a.timers.close())
+        world.after(MINUTE)
+        assert joining.done()
+        assert (b.held, b.runs()) == (list(range(SHARDS)), [])
+
+
+def test_slots_of_a_timer_that_is_mended_elsewhere() -> None:
+    """A slot that passed while a timer was invalid is made up when that is mended, on whichever machine."""
+    with SharedWorld() as world:
+        bad, good = mended(world, on_startup_sec=10, on_calendar=daily(13))
+        a = world.machine("a")
+        world.do(a.start(*bad, invalid={"t0"}))
+        world.until("13:10:00")
+        b = world.member("b", *good)
+        world.after(MINUTE)
+        assert b.held == list(range(SHARDS))
+        assert [reason for _, reason in b.runs(JOBS[0])] == ["catch-up"]
+        assert len(b.runs()) == 1
+
+
 def test_start_up_of_machines_that_start_together() -> None:
     """Machines that start in the same moment are a start-up too: each trigger comes once."""
     with SharedWorld() as world:
@@ -313,6 +385,73 @@ def test_start_up_of_machines_that_start_together() -> None:
         world.after(MINUTE)
         assert [task.result() for task in starting] == [None] * 3
         assert [sum(len(member.runs(job)) for member in members) for job in JOBS] == [1] * SHARDS
+
+
+@pytest.mark.parametrize(("slow_s", "ago"), [(0.1, 0), (0.3, 0), (0.8, 0), (0.3, 30)])
+@pytest.mark.parametrize("is_known", [False, True], ids=["new", "changed"])
+def test_start_up_with_a_first_machine_that_is_slow(slow_s: float, ago: int, *, is_known: bool) -> None:
+    """A trigger that comes before its timer is first put to work comes all the same, on whichever machine."""
+    with SharedWorld() as world:
+        if is_known:
+            world.do(world.member("before", *each(on_startup_sec=9)).timers.stop())
+        world.after(MINUTE)
+        definitions = each(on_startup_sec=0.1)
+        members = [world.machine(name) for name in "abc"]
+        starting = []
+        for member in members:
+            member.cable.latency_s = 0.01
+            started_up_us = instant_of(member.host.now()) - ago * SECOND_US
+            start = member.timers.start(definitions, started_up_us=started_up_us, is_start_up=True)
+            starting.append(world.loop.create_task(start))
+            world.after(SECOND / 50)
+            members[0].cable.latency_s = slow_s
+        assert [seat.name for seat in world.table.members.values()] == ["a", "b", "c"]
+        world.after(MINUTE)
+        assert [task.result() for task in starting] == [None] * 3
+        began = [(began.service, began.reason) for member in members for began in member.targets.began]
+        assert sorted(began) == sorted((job, "startup") for job in JOBS)
+
+
+def test_start_up_with_a_machine_that_comes_a_moment_later() -> None:
+    """Nor is a trigger lost to one that finds the list of the first there, and takes shards before it."""
+    with SharedWorld() as world:
+        definitions = each(on_startup_sec=0.1)
+        a, b = world.machine("a"), world.machine("b")
+        a.cable.latency_s = 0.3
+        starting = world.loop.create_task(a.start(*definitions))
+        while not any(seat.edition for seat in world.table.members.values()):
+            world.after(SECOND / 10)
+        world.do(b.start(*definitions))
+        assert (a.held, len(b.held)) == ([], SHARDS // 2)
+        world.after(MINUTE)
+        assert starting.done()
+        began = [(began.service, began.reason) for began in a.targets.began + b.targets.began]
+        assert sorted(began) == sorted((job, "startup") for job in JOBS)
+
+
+def test_start_up_of_a_machine_that_brings_a_later_list() -> None:
+    """What is new in the file of a machine that is started later owes no start-up: others are at work."""
+    with SharedWorld() as world:
+        a = world.member("a", *each(on_calendar=daily(9)))
+        world.after(MINUTE)
+        more = [timer(f"{job}-2", job, on_startup_sec=10) for job in JOBS]
+        b = world.member("b", *each(on_startup_sec=10), *more)
+        world.after(MINUTE)
+        assert (b.held, a.runs() + b.runs()) == (list(range(SHARDS)), [])
+
+
+def test_start_up_of_a_later_list_in_a_shard_that_is_taken() -> None:
+    """What is new in a later file owes no start-up, also not in a shard that is taken with that file."""
+    with SharedWorld() as world:
+        members = [world.machine(name) for name in "ab"]
+        starting = [world.loop.create_task(member.start(*each(on_calendar=daily(9)))) for member in members]
+        world.after(MINUTE)
+        assert [task.done() for task in starting] == [True, True]
+        for hour, member in enumerate(members):
+            world.do(member.timers.reload(each(on_startup_sec=10, on_calendar=daily(hour))))
+            world.after(MINUTE)
+            assert member.held == list(range(SHARDS))
+        assert [member.runs() for member in members] == [[], []]
 
 
 # --- clocks ---

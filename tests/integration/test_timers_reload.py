@@ -306,6 +306,21 @@ async def test_a_timer_that_is_invalid_for_a_while_keeps_its_state() -> None:
     assert sorted(world.shelf.records) == sorted(before)
 
 
+@pytest.mark.parametrize(("after_sec", "comes"), [(10, []), (90, [("01 12:02:00", "startup")])])
+async def test_start_up_of_a_timer_that_is_mended(after_sec: int, comes: list[tuple[str, str]]) -> None:
+    """A start-up trigger that passed while its timer was invalid does not come; one that lies ahead does."""
+    world = TimerWorld("12:00:30")
+    mended = timer("mended", on_startup_sec=after_sec)
+    await world.begin(mended)
+    await world.crash()
+    world.runs()
+    await world.begin(timer("sound", "other", on_startup_sec=after_sec), invalid={"mended"})
+    await world.until("12:01:30")
+    await world.timers.reload([mended])
+    await world.until("12:10:00")
+    assert world.runs() == comes
+
+
 async def test_an_invalid_timer_that_is_taken_out_is_forgotten() -> None:
     """What was kept for a timer with a broken definition goes when that is removed, and comes back as new."""
     world = TimerWorld("12:59:30")

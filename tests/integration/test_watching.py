@@ -21,6 +21,7 @@ from duly.daemon.sharing import Sharing
 from duly.daemon.watching import Watch
 from duly.events import Listener
 from duly.instant import instant_of
+from duly.supervisor.children import Brood
 from duly.testing import VirtualClock
 from duly.testing.memory_board import MemoryBoard
 from duly.testing.memory_table import Table
@@ -240,7 +241,8 @@ class SharedTimersSeen:
         self.world.processes.script("job", lasts=timedelta(0))
         self.table = Table()
         clock = BoardClock()
-        self.sharing = Sharing(partial(MemoryBoard, clock.now_us, table=self.table), clock=clock, name="a")
+        board = partial(MemoryBoard, clock.now_us, table=self.table)
+        self.sharing = Sharing(board, brood=Brood(), clock=clock, name="a")
         self._ended = 0
         self._is_enough = asyncio.Event()
 

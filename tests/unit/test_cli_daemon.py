@@ -390,17 +390,17 @@ def test_trigger_elsewhere(path: Path, daemon: FakeDaemon) -> None:
     [
         ({"last_result": "success"}, 0, "success"),
         ({"last_result": "exit"}, 1, "exit"),
+        ({"last_result": "interrupted"}, 1, "interrupted"),
         ({"last_result": "success", "last_run_us": us("12:00")}, 1, "only that machine knows how"),
-        (None, 1, "only that machine knows how"),
     ],
-    ids=["success", "failure", "another run", "no such timer"],
+    ids=["success", "failure", "cut off", "another run"],
 )
 def test_waiting_elsewhere(
     path: Path,
     daemon: FakeDaemon,
     monkeypatch: pytest.MonkeyPatch,
     *,
-    end: dict[str, Any] | None,
+    end: dict[str, Any],
     code: int,
     said: str,
 ) -> None:
@@ -408,7 +408,7 @@ def test_waiting_elsewhere(
     daemon.member = "b:17"
     before = TIMERS["backup"]
     under_way = {"backup": msgspec.structs.replace(before, running_run=42, last_result=None)}
-    changed = {} if end is None else {"backup": msgspec.structs.replace(before, **end)}
+    changed = {"backup": msgspec.structs.replace(before, **end)}
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -424,8 +424,33 @@ def test_waiting_elsewhere(
     assert len(pauses) == 3
     daemon.readings = under_way
     result = run("trigger", "backup", "--wait", "--json", "--socket", str(path))
-    known = None if code and said != "exit" else said
+    known = None if "last_run_us" in end else said
     assert (result.exit_code, json.loads(result.stdout)["result"]) == (code, known)
+
+
+@pytest.mark.parametrize("is_off", [False, True], ids=["unknown", "switched off"])
+@pytest.mark.parametrize("looks", [19, 20], ids=["for a moment", "for good"])
+def test_waiting_for_what_is_out_of_sight(
+    path: Path, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, *, is_off: bool, looks: int
+) -> None:
+    """A timer of which nothing is known for a moment is waited for; for longer, that is said, with code 1."""
+    daemon.member = "b:17"
+    ended = msgspec.structs.replace(TIMERS["backup"], last_result="success")
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        daemon.readings = {"backup": ended} if len(pauses) == 1 + looks else None if is_off else {}
+
+    monkeypatch.setattr("duly.cli.actions.time.sleep", pause)
+    daemon.readings = {"backup": msgspec.structs.replace(ended, running_run=42, last_result=None)}
+    result = run("trigger", "backup", "--wait", "--socket", str(path))
+    end = "ended: success" if looks < 20 else "is out of sight; `duly history` there tells how it ended"
+    assert (result.exit_code, result.stdout) == (looks // 20, f"run 42 on b:17 {end}\n")
+    assert len(pauses) == 1 + looks
+    daemon.readings = {}
+    result = run("trigger", "backup", "--wait", "--json", "--socket", str(path))
+    assert (result.exit_code, json.loads(result.stdout)["result"]) == (1, None)
 
 
 # --- finding the daemon ---

@@ -148,3 +148,19 @@ def test_ended_row_is_not_taken_for_a_run() -> None:
     """A row that is not running is found as it is."""
     done = succeeded(BEGUN, NOW_US + 1)
     assert found(row(done, None), done, ME, Knowledge()) == Found(done)
+
+
+def test_reported_ends_are_forgotten_in_the_end() -> None:
+    """Of the ends that were reported so many are remembered, each task once: those reported last."""
+    known, most, more = Knowledge(), 10_000, 500
+    ends = [AwayEnd(number, NOW_US, LATER_US, False) for number in range(most + more)]
+    for end in ends[:most]:
+        known.note_reported(str(end.task_id), end)
+    for end in ends[:more]:
+        known.note_reported(str(end.task_id), end._replace(is_failed=True))
+    assert len(known.reported) == most
+    for end in ends[most:]:
+        known.note_reported(str(end.task_id), end)
+    assert len(known.reported) == most
+    kept = [*ends[2 * more : most], *(end._replace(is_failed=True) for end in ends[:more]), *ends[most:]]
+    assert list(known.reported.values()) == kept

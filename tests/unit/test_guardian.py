@@ -1,9 +1,11 @@
 """What a guardian decides: who must end, and who belongs to whom."""
 
+from itertools import permutations
+
 import pytest
 
 from duly.supervisor import procfs
-from duly.supervisor.guardian import Run, Runs, Stat, belonging, parsed_stat
+from duly.supervisor.guardian import Run, Runs, Stat, belonging, groups_of, parsed_stat
 
 
 def runs_after(*records: str) -> Runs:
@@ -114,6 +116,12 @@ EVERYBODY = [
 def test_who_belongs_to_a_run(run: Run, marked: set[int], processes: list[Stat], found: list[int]) -> None:
     """Session, group, marker and descent tell who belongs to a run; a number given again tells nothing."""
     assert sorted(stat.pid for stat in belonging(processes, [run], marked, shielded={0, 1, 50, 60})) == found
+
+
+def test_a_job_is_killed_before_what_it_has_started() -> None:
+    """The group of a job goes before those of its children, in whatever order they are found."""
+    for several in permutations([LEADER, CHILD, OTHER_GROUP, OTHER_SESSION]):
+        assert groups_of(list(several)) == [100, 102, 103]
 
 
 @pytest.mark.parametrize(

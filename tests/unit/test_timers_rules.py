@@ -17,6 +17,7 @@ from duly.timers.record import (
     COLUMNS,
     Declared,
     TimerRecordError,
+    declared_in,
     name_in,
     record_of,
     row_from,
@@ -24,7 +25,7 @@ from duly.timers.record import (
     text_of,
 )
 from duly.timers.rules import Heard, TimerRules
-from duly.timers.timer import Due, TimerState, ended, fired, span_us, stepped
+from duly.timers.timer import Due, TimerState, ended, fired, let_pass, span_us, stepped
 from tests.timer_world import EXIT, HOURLY, SUCCESS, FakeTargets, daily, timer
 
 HOUR_US = 60 * MINUTE_US
@@ -198,6 +199,46 @@ def test_a_record_comes_back() -> None:
     declared = Declared(item.definition, item.calendars, item.text)
     back = state_from(row_from(record_of(item)), declared, 0)
     assert back == msgspec.structs.replace(item, startup_at_us=None, anchor_us=None)
+
+
+def test_a_record_tells_how_its_timer_was_declared() -> None:
+    """The definition in a row is the one that it was written with, but for its description."""
+    item = state(**EVERYTHING, retry_intervals_sec=(1.5, 60), timezone="Europe/Berlin", persistent=False)
+    declared = declared_in(row_from(record_of(item)), SHELF)
+    assert declared == Declared(item.definition, SHELF.of(item.definition), item.text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"target": 7}',
+        '{"target": "job", "timezone": "Nowhere/Land"}',
+        '{"target": "job", "timezone": "/"}',
+        '{"target": "job", "on_calendar": [{"minute": [-1]}]}',
+        "[" * 100_000,
+    ],
+)
+def test_a_definition_that_says_nothing(text: str) -> None:
+    """A definition of another version, or one that somebody edited, is no error: nothing is known of it."""
+    row = row_from([*sound()[:2], text, *sound()[3:]])
+    assert declared_in(row, SHELF) is None
+
+
+@pytest.mark.parametrize(
+    ("calendar", "now_us", "answered_us"),
+    [
+        ((), NOON_US + HOUR_US, NOON_US + HOUR_US),
+        ((), NOON_US - HOUR_US, NOON_US),
+        (HOURLY, NOON_US + HOUR_US - 1, NOON_US + HOUR_US - 1),
+        (HOURLY, NOON_US + HOUR_US, NOON_US + HOUR_US - 1),
+    ],
+)
+def test_slots_do_not_pass(calendar: Any, now_us: int, answered_us: int) -> None:
+    """What is let pass is behind a timer, but for its slots, the first of which stays owed."""
+    item = state(on_calendar=calendar)
+    assert let_pass(item, now_us) == msgspec.structs.replace(item, answered_us=answered_us)
 
 
 @pytest.mark.parametrize("column", COLUMNS)

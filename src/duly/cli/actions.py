@@ -194,8 +194,9 @@ def _await_elsewhere(talk: Talk, done: dict[str, Any], said: str) -> None:
     if talk.as_json:
         talk.print_json({**done, "result": result})
     else:
-        member = printable(done["member"])
-        click.echo(f"run {done['run']} on {member} ended: {result or 'only that machine knows how'}")
+        told = f"ended: {result or 'only that machine knows how'}"
+        unseen = "is out of sight; `duly history` there tells how it ended"
+        click.echo(f"run {done['run']} on {printable(done['member'])} {unseen if timer is None else told}")
     if result != "success":
         raise click.exceptions.Exit(1)
 
@@ -206,11 +207,11 @@ def _is_that_run(timer: Any, first: Any) -> bool:
 
 
 def _timer_of(talk: Talk, name: str) -> Any:
-    """A timer as the daemon has it; None if it has had no such timer for a while."""
+    """A timer as the daemon has it; None if it has known nothing of such a timer for a while."""
     for _ in range(_LOOKS):
         timers = talk.act("timers").get("timers", ())  # there are none while they are switched off
         for timer in timers:
-            if timer["id"] == name:
+            if timer["id"] == name and timer["registered_at"] is not None:
                 return timer
         time.sleep(_LOOK_S)  # it may be out of sight for a moment, on its way to another machine
     return None

@@ -103,7 +103,7 @@ class Daemon:
         """Called when the end begins, whoever asked for it."""
         self.on_run_started: list[Callable[[RunRow], None]] = []
         self.on_run_ended: list[Callable[[RunRow], None]] = []
-        self.fault_sources: list[Callable[[], Iterable[str]]] = [] if sharing is None else [sharing.faults]
+        self.fault_sources: list[Callable[[], Iterable[str]]] = []
         """Asked for what else keeps all from being well, a sentence for each."""
         self.doors: list[Door] = []
         """Opened beside the socket, and closed before it."""
@@ -147,7 +147,6 @@ class Daemon:
             self._announcer,
             scheduler_id=scheduler_id,
             settings=self.config.settings,
-            leash=None if self._sharing is None else self._sharing.leash,
         )
         supervisor.on_run_started.append(self._note_start)
         supervisor.on_run_ended.append(self._note_end)

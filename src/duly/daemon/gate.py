@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from duly.clock import Watchable
 from duly.config.schema import Timer
 from duly.daemon.backend import Begun
+from duly.daemon.hand import Hand
 from duly.daemon.holding import Holding
 from duly.daemon.protocol import DISABLED, FAILED, OperationError
 from duly.daemon.sharing import SHARDS, Sharing
@@ -23,6 +24,7 @@ from duly.events import Announcer
 from duly.instant import NEVER_US, Instant, instant_of
 from duly.store.history import History, MissRow, RunRow
 from duly.store.sqlite import SQLiteStore
+from duly.supervisor.leashed import Leashed
 from duly.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -57,9 +59,11 @@ class Gate:
         self._announcer = announcer
         self._timers: Timers | SharedTimers | None = None
         self._opening: Timers | SharedTimers | None = None
-        """Timers that are being put to work, and are not at work yet."""
-        self._closing: list[SharedTimers] = []
-        """Timers whose last writes are waited for."""
+        """Timers that are to be at work, and are not yet."""
+        self._busy: list[Timers | SharedTimers] = []
+        """Timers that are being put to work, or whose last writes are waited for; or both."""
+        self._hands: dict[Timers | SharedTimers, Hand] = {}
+        """Each with the leash of what its timers have started."""
         self._lingering: dict[SharedTimers, asyncio.Task[None]] = {}
         """Timers of which runs go on after the gate was closed: their shards are held until these end."""
         self._read: dict[str, tuple[TimerState, TimerReading]] = {}
@@ -89,20 +93,20 @@ class Gate:
             return
         timers = self._alone(zone) if self._sharing is None else self._shared(self._sharing, zone)
         self._opening = timers
+        self._busy.append(timers)
         try:
-            if self._sharing is not None:
-                await self._sharing.begin()
-            if self._opening is timers:
-                await timers.start(
-                    definitions, started_up_us=started_up_us, is_start_up=is_start_up, invalid=invalid
-                )
+            if (hand := self._hands.get(timers)) is not None:
+                await hand.begin()
+            await timers.start(
+                definitions, started_up_us=started_up_us, is_start_up=is_start_up, invalid=invalid
+            )
             if self._opening is timers:
                 self._timers = timers
                 self._announcer.announce("TimersEnabled", timers=len(definitions))
         finally:
             self._opening = None
-            if self._timers is not timers:
-                await self._unleash()
+            self._busy.remove(timers)
+            await self._unleash(timers)
 
     def _alone(self, zone: tzinfo) -> "Timers":
         from duly.store.tables import TimerShelf  # noqa: PLC0415 (behind the gate)
@@ -121,9 +125,10 @@ class Gate:
     def _shared(self, sharing: Sharing, zone: tzinfo) -> "SharedTimers":
         from duly.timers.shared import SharedTimers  # noqa: PLC0415 (behind the gate)
 
-        return SharedTimers(
+        hand = sharing.new_hand()
+        timers = SharedTimers(
             sharing.new_board(),
-            self._supervisor,
+            Leashed(self._supervisor, hand.leash),
             sharing.clock,
             self._announcer,
             host_clock=self._clock,
@@ -131,8 +136,10 @@ class Gate:
             name=sharing.name,
             shards=SHARDS,
             note_miss=self._note_miss,
-            on_trust=sharing.extend,
+            on_trust=hand.leash.extend,
         )
+        self._hands[timers] = hand
+        return timers
 
     def _note_miss(self, name: str, at_us: Instant, reason: str) -> None:
         self._history.note_miss(MissRow(name, at_us, reason))
@@ -152,20 +159,19 @@ class Gate:
             stopping = timers.stop()
             self._announcer.announce("TimersDisabled")
             await self._stopped(timers, stopping)
-            await self._unleash()
 
     async def shut_down(self) -> None:
         """End with the supervisor: wait for the runs it cuts off, and write down that they were."""
         timers, self._timers = self._timers, None
-        closing, lingering = tuple(self._closing), dict(self._lingering)
-        for task in lingering.values():
+        shared, waiting = tuple(self._hands), tuple(self._lingering.values())
+        for task in waiting:
             task.cancel()
-        if lingering:
-            await asyncio.wait(lingering.values())
-        for each in (*lingering, *closing, timers):
+        if waiting:
+            await asyncio.wait(waiting)
+        for each in dict.fromkeys((*shared, timers)):
             if each is not None:
                 await each.close()
-        await self._unleash()
+                await self._unleash(each)
 
     async def _stopped(self, timers: "Timers | SharedTimers", stopping: Coroutine[Any, Any, None]) -> None:
         """Wait until *timers* are stopped; those that must linger do so in the background."""
@@ -175,27 +181,29 @@ class Gate:
         from duly.timers.shared import SharedTimers  # noqa: PLC0415 (behind the gate)
 
         assert isinstance(timers, SharedTimers)
-        self._closing.append(timers)
+        self._busy.append(timers)
         try:
             await stopping
         finally:
-            self._closing.remove(timers)
+            self._busy.remove(timers)
         if timers.is_lingering:
             waiting = asyncio.get_running_loop().create_task(self._linger(timers), name="duly lingering")
             self._lingering[timers] = waiting
+        await self._unleash(timers)
 
     async def _linger(self, timers: "SharedTimers") -> None:
         try:
             await timers.linger()
         finally:
             del self._lingering[timers]
-        await self._unleash()
+        await self._unleash(timers)
 
-    async def _unleash(self) -> None:
-        """Take the leash off, unless something is left that is to be on it."""
-        is_idle = not self._lingering and not self._closing and self._timers is self._opening is None
-        if self._sharing is not None and is_idle:
-            await self._sharing.end()
+    async def _unleash(self, timers: "Timers | SharedTimers") -> None:
+        """Take the leash of *timers* off, unless something is left that is to be on it."""
+        if timers is self._timers or timers in self._lingering or timers in self._busy:
+            return
+        if (hand := self._hands.pop(timers, None)) is not None:
+            await hand.end()
 
     # --- what passes through it ---
 
@@ -231,7 +239,12 @@ class Gate:
 
     def faults(self) -> list[str]:
         """What keeps declared timers from running, in words."""
-        return [] if self._timers is None else [str(error) for error in self._timers.unreadable.values()]
+        unreadable = {} if self._timers is None else self._timers.unreadable
+        unleashed = {str(hand.fault) for hand in self._hands.values() if hand.fault is not None}
+        return [
+            *(str(error) for error in unreadable.values()),
+            *(f"{fault}; no timer fires here until it can" for fault in sorted(unleashed)),
+        ]
 
     async def trigger(self, timer_id: str) -> Begun:
         """Fire a timer by hand. Raises OperationError."""

@@ -1,7 +1,7 @@
 """What a daemon shares with those on other machines: the database that has their timers, and its time.
 
 Services are each machine's own, and so is the history of runs. Each timer is held by one machine at a time.
-The leash ends what timers have started here should this process be unable to; without one nothing starts.
+Each member of the board that the daemon has, one for each opening of its gate, has a leash of its own.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from functools import partial
 
 from duly.cluster.clock import BoardClock
 from duly.config.schema import Config, database_of
+from duly.daemon.hand import Hand
 from duly.store.board import TimerBoard
 from duly.supervisor.children import Brood
-from duly.supervisor.leash import Leash, LeashError
 
 SHARDS = 16
 """Into how many shards a new database of daemons is divided."""
@@ -27,14 +27,11 @@ SCHEMA = "duly_daemon"
 OnWait = Callable[[str, float], None]
 """Told why a database is waited for, and for how many seconds by now."""
 
-_FIRST_PAUSE_S = 1
-_LONGEST_PAUSE_S = 16
-
 
 class Sharing:
     """What one daemon shares by a board: *new_board* gives a way to it, to be opened by whoever asked.
 
-    Without a *brood* there are no processes to leash, as in a test.
+    Whoever only looks at the board needs no *brood* for processes on a leash.
     """
 
     def __init__(
@@ -48,14 +45,12 @@ class Sharing:
         self.new_board = new_board
         self.clock = BoardClock() if clock is None else clock
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
-        self.leash = None if brood is None else Leash(brood, on_lost=self._on_lost, steady=self.clock.steady)
-        self._restarting: asyncio.Task[None] | None = None
-        self._fault: LeashError | None = None
-        self._is_leashed = False
+        self._brood = brood
 
-    def faults(self) -> list[str]:
-        """What keeps timers from starting here, a sentence for each."""
-        return [] if self._fault is None else [f"{self._fault}; no timer fires here until it can"]
+    def new_hand(self) -> Hand:
+        """A hand for the leash of a new member of the board."""
+        assert self._brood is not None, "whoever starts processes has a brood"
+        return Hand(self._brood, self.clock)
 
     async def check(self, *, unless: asyncio.Event) -> None:
         """See that the database can be used, and make what is not there. Raises StoreError.
@@ -75,50 +70,6 @@ class Sharing:
             opening.cancel()
             await asyncio.wait({opening})
             await board.close()
-
-    # --- the leash ---
-
-    async def begin(self) -> None:
-        """Put the leash on; if that cannot be, it is tried again, and nothing starts until it is on."""
-        if self.leash is not None and not self._is_leashed:
-            self._is_leashed = True
-            try:
-                await self.leash.start()
-            except LeashError as error:
-                self._fault = error
-                self._on_lost()
-
-    def extend(self, until_us: int) -> None:
-        """Let what timers have started go on until then, by the steady clock."""
-        if self.leash is not None:
-            self.leash.extend(until_us)
-
-    async def end(self) -> None:
-        """Take the leash off: what runs may go on."""
-        self._is_leashed = False
-        if self._restarting is not None:
-            self._restarting.cancel()
-            await asyncio.wait([self._restarting])
-            self._restarting = None
-        if self.leash is not None:
-            await self.leash.close()
-
-    def _on_lost(self) -> None:
-        self._restarting = asyncio.get_running_loop().create_task(self._restart(), name="duly leash")
-
-    async def _restart(self) -> None:
-        assert self.leash is not None
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            try:
-                await self.leash.start()
-            except LeashError as error:
-                self._fault = error
-            else:
-                self._fault = None
-                return
-            await self.clock.sleep_until(self.clock.now() + timedelta(seconds=pause_s))
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
 
 def sharing_of(

@@ -59,8 +59,6 @@ class Means:
     pauses: Pauses
     scheduler_id: str
     settings: Settings
-    leash: Tether | None = None
-    """For the runs of timers, if they are shared with other machines."""
 
 
 class Cut(StrEnum):
@@ -84,9 +82,12 @@ class Execution:
         *,
         on_spawned: Callable[["Execution"], None],
         on_ended: Callable[["Execution", Ended], None],
+        leash: Tether | None = None,
     ) -> None:
         self.service = service
         self.row = row
+        self.leash = leash
+        """What it is on, if anything."""
         self.cut: Cut | None = None
         """Why it is made to end; the first who asks gives the reason."""
         loop = asyncio.get_running_loop()
@@ -102,7 +103,6 @@ class Execution:
         self._process: Process | None = None
         self._is_killed = False
         self._marker = f"{means.scheduler_id}:{row.id}"
-        self._leash = None if row.timer is None else means.leash
         self._is_asked: asyncio.Future[None] = loop.create_future()
         means.ledger.open(row, self._tail)
         self._task = loop.create_task(self._perform(), name=f"duly run {row.id} of {row.service}")
@@ -143,8 +143,8 @@ class Execution:
             end = await self._lived()
         except Exception as error:
             end = self._lost(error)
-        if self._leash is not None:
-            self._leash.release(self._marker)
+        if self.leash is not None:
+            self.leash.release(self._marker)
         # What was left of its group may have taken a while to go; the run ended with its own process.
         ended_us, lasted_us = self._end or self._reached()
         self.row = msgspec.structs.replace(
@@ -177,8 +177,8 @@ class Execution:
             return Ended(result, message=error.reason)
         self._process = process
         try:
-            if self._leash is not None:
-                self._leash.hold(self._marker, process.identity)
+            if self.leash is not None:
+                self.leash.hold(self._marker, process.identity)
             self._note(process)
             return await self._watched(process)
         finally:
@@ -187,10 +187,10 @@ class Execution:
     async def _spawned(self) -> Process:
         service, means = self.service, self._means
         command = Command(tuple(service.command), dict(service.env), service.cwd)
-        if self._leash is not None:
-            if not self._leash.expect(self._marker):
+        if self.leash is not None:
+            if not self.leash.expect(self._marker):
                 raise CalledOffError
-            command = replace(command, may_start=partial(self._leash.allows, self._marker))
+            command = replace(command, may_start=partial(self.leash.allows, self._marker))
         try:
             return await means.processes.start(command, marker=self._marker, output=self._tail)
         except SpawnError:
@@ -231,7 +231,7 @@ class Execution:
 
     def _is_unleashed(self, code: int) -> bool:
         """Whether it was killed on the leash before we came to do it: we were stopped, or late."""
-        if self._leash is None or self._leash.allows(self._marker):
+        if self.leash is None or self.leash.allows(self._marker):
             return False
         return code == -signal.SIGKILL
 

@@ -178,12 +178,18 @@ def _marked(processes: list[Stat], doomed: dict[bytes, Run]) -> set[int]:
     return marked
 
 
+def groups_of(processes: list[Stat]) -> list[int]:
+    """Their groups, the eldest first: a job must not go on, or end well, because others of it were killed."""
+    eldest = sorted(processes, key=lambda stat: (stat.started, stat.pid))
+    return list(dict.fromkeys(stat.group for stat in eldest))
+
+
 def _kill(processes: list[Stat]) -> set[int]:
     """Kill processes, group by group, so that none can fork its way out; those there were to be killed.
 
     What runs as another user counts as gone: it cannot be ended, and waiting for it would have no end.
     """
-    for group in {stat.group for stat in processes}:
+    for group in groups_of(processes):
         try:
             os.killpg(group, _KILL)
         except (ProcessLookupError, PermissionError):

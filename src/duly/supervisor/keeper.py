@@ -15,7 +15,7 @@ from duly.instant import SECOND_US, Instant
 from duly.store.history import RunRow
 from duly.supervisor import services
 from duly.supervisor.ended import Ended, Reason
-from duly.supervisor.execution import Cut, Execution, Means
+from duly.supervisor.execution import Cut, Execution, Means, Tether
 from duly.supervisor.process import Process, stopped
 from duly.supervisor.services import Phase, ServiceState
 
@@ -99,6 +99,7 @@ class Keeper:
         scheduled_us: Instant | None = None,
         run_id: int | None = None,
         is_return: bool = False,
+        leash: Tether | None = None,
     ) -> Execution:
         """Begin a run; its process is being made when this returns."""
         assert self.execution is None
@@ -115,7 +116,12 @@ class Keeper:
         )
         self.state = services.starting(self.state, row.id, now_us, is_restart=is_return)
         self.execution = Execution(
-            self.service, row, self._means, on_spawned=self._on_spawned, on_ended=self._on_ended
+            self.service,
+            row,
+            self._means,
+            on_spawned=self._on_spawned,
+            on_ended=self._on_ended,
+            leash=leash,
         )
         return self.execution
 

@@ -1,9 +1,10 @@
 """The leash: runs that must not outlive this machine's lease, even if the daemon is killed, stopped or stuck.
 
-Each daemon that shares its timers has a `guardian`, a small process of its own, which is told of every run
-before its process is made and ends all of them when the lease has passed, or when the daemon is gone. What is
-told is in the pipe, and so survives the daemon, before anything is started. Here nothing waits for the
-guardian. If it dies everybody hears of it, nothing new may start, and the next one is handed everything.
+Each lease on timers that a daemon has comes with a `guardian`, a small process of its own, which is told of
+every run before its process is made and ends all of them when the lease has passed, or when the daemon is
+gone. What is told is in the pipe, and so survives the daemon, before anything is started. Here nothing waits
+for the guardian. If it dies everybody hears of it, nothing new may start, and the next one is handed
+everything.
 
 What it cannot help: a daemon and its guardian killed in the same moment, a program whose file takes longer
 than ten seconds to load when the daemon dies, and processes that became another user's.

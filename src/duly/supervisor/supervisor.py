@@ -48,13 +48,12 @@ class Supervisor:
         *,
         scheduler_id: str,
         settings: Settings,
-        leash: Tether | None = None,
     ) -> None:
         self._history = history
         self._announcer = announcer
         self._pauses = Pauses(clock, self._on_step)
         self._ledger = Ledger(history, announcer)
-        self._means = Means(processes, self._ledger, self._pauses, scheduler_id, settings, leash)
+        self._means = Means(processes, self._ledger, self._pauses, scheduler_id, settings)
         self._keepers: dict[str, Keeper] = {}
         self._viewed: dict[str, tuple[Sources, ServiceView]] = {}
         self._departed: list[Keeper] = []
@@ -125,12 +124,11 @@ class Supervisor:
                 keeper.execution.ask(Cut.SHUTDOWN)  # also those whose turn to go has not come
             keeper.kill()
 
-    def cut_off(self) -> None:
-        """End at once what timers have started: another machine may start the same in a moment."""
-        if self._means.leash is not None:
-            self._means.leash.cut()  # first: also what has left its group, whose run ends with the group
+    def cut_off(self, leash: Tether) -> None:
+        """End at once what is on *leash*: another machine may start the same in a moment."""
+        leash.cut()  # first: also what has left its group, whose run ends with the group
         for execution in self._executions():
-            if execution.row.timer is not None:
+            if execution.leash is leash:
                 execution.ask(Cut.LEASE)
                 execution.kill()
 
@@ -273,10 +271,12 @@ class Supervisor:
         timer: str | None = None,
         scheduled_us: Instant | None = None,
         run_id: int | None = None,
+        leash: Tether | None = None,
     ) -> Ended:
         """Run a oneshot to its end, which does not depend on whether the caller goes on waiting.
 
-        While stopping the answer is `interrupted`, and nothing was run. Raises ServiceError.
+        It is on the *leash*, if there is one. While stopping the answer is `interrupted`, and nothing was
+        run. Raises ServiceError.
         """
         if self.is_stopping:
             if run_id is not None:
@@ -285,7 +285,9 @@ class Supervisor:
         keeper = self._startable(service_id)
         if keeper.service.type != "oneshot":
             raise ServiceError(Refused.NOT_ONESHOT, service_id)
-        execution = keeper.begin(str(reason), timer=timer, scheduled_us=scheduled_us, run_id=run_id)
+        execution = keeper.begin(
+            str(reason), timer=timer, scheduled_us=scheduled_us, run_id=run_id, leash=leash
+        )
         await asyncio.wait([execution.ended])
         return execution.ended.result()
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import tzinfo
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -23,8 +23,6 @@ from duly.engine.runs import current_run
 from duly.errors import StoreError
 from duly.events import Announcer
 from duly.instant import Instant
-from duly.store import Contents
-from duly.store.protocol import Shelf
 from duly.supervisor.ended import Result
 from duly.timers.calendar import CalendarShelf
 from duly.timers.dues import next_run_us
@@ -33,6 +31,7 @@ from duly.timers.recall import Recall, moved_here, newest
 from duly.timers.reconciliation import Reconciliation, Surroundings, reconciled
 from duly.timers.record import Declared, TimerRecordError, text_of
 from duly.timers.rules import TimerRules, UnsuccessfulError
+from duly.timers.shelf import TimerShelf
 from duly.timers.targets import Targets
 from duly.timers.telling import tell_outcome
 from duly.timers.timer import (
@@ -49,14 +48,6 @@ from duly.timers.waiters import Waiters
 
 NoteMiss = Callable[[str, Instant, str], object]
 """Called with a timer's name, the instant of the due, and the reason."""
-
-
-class TimerShelf(Shelf[TimerState], Protocol):
-    """Where timers are kept."""
-
-    async def open(self, new_id: str, /) -> Contents:
-        """Read all records."""
-        ...
 
 
 class Timers:
@@ -198,8 +189,15 @@ class Timers:
         self._poller.wake()
 
     async def flush(self, *, is_forgotten: bool = False) -> None:
-        """Write what is not yet written, or all if the board may have forgotten it. Raises StoreError."""
+        """Write what is not yet written, and what is settled of timers kept aside. Raises StoreError.
+
+        If the board may have forgotten the latest writes, all is written anew.
+        """
         await self._poller.flush(is_forgotten=is_forgotten)
+        settled = self._recall.settled(self._calendars, self._poller.now_us()) if self._is_shared else ()
+        if settled:
+            async with self._poller.writing:
+                await self._shelf.save(settled)
 
     def stop(self) -> Coroutine[Any, Any, None]:
         """Close the gate: from this call on nothing happens. The answer waits for the last write."""
@@ -213,7 +211,7 @@ class Timers:
     async def _stop(self) -> None:
         await self._poller.end()
         with suppress(StoreError):  # told as StoreFault; the next opening finds out what became of the runs
-            await self._poller.flush()
+            await self.flush()
         await self._poller.drop()
         self._let_go(TimerRefusal.OFF)
         self._book.wipe()
@@ -232,7 +230,7 @@ class Timers:
         await self._poller.end()
         self._poller.is_closed = True
         self._let_go(TimerRefusal.STOPPING)
-        await self._poller.flush()
+        await self.flush()
 
     def _let_go(self, kind: TimerRefusal) -> None:
         if self._unwatch is not None:

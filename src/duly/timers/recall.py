@@ -1,7 +1,8 @@
 """What the store knows of timers, as a list of them is taken up; and what of it is kept for later.
 
 Two kinds of rows are not put to work. One cannot be read: it is left as it is, and its timer does not run.
-The other belongs to a timer whose definition is invalid for now: it is kept aside until that is mended.
+The other belongs to a timer whose definition is invalid for now: it is kept aside until that is mended. Then
+its slots are owed as after any other time of rest; a start-up trigger that came meanwhile is not.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -11,15 +12,26 @@ import msgspec
 
 from duly.config.schema import Timer
 from duly.core.record import Record
+from duly.instant import Instant
+from duly.timers.calendar import CalendarShelf
 from duly.timers.reconciliation import Reconciliation, Surroundings, found, reconciled
-from duly.timers.record import Declared, Row, TimerRecordError, name_in, record_of, row_from, state_from
-from duly.timers.timer import TimerState, released
+from duly.timers.record import (
+    COLUMNS,
+    Declared,
+    Row,
+    TimerRecordError,
+    declared_in,
+    name_in,
+    record_of,
+    row_from,
+    state_from,
+)
+from duly.timers.timer import TimerState, let_pass, released
 
 Outcome = Callable[[int, str], str | None]
 """What became of a run of a timer (`targets.Targets.outcome`)."""
 
-_TEXT = 2
-"""The place of the definition in a record."""
+_TEXT = COLUMNS.index("definition")
 
 _ORPHAN = Declared(Timer(id="", target=""), (), "")
 
@@ -74,11 +86,21 @@ class Recall:
     def recalled(self, declared: list[Declared], around: Surroundings) -> dict[str, TimerState]:
         """Those of *declared* that the store has known since before their definition was invalid."""
         places = {item.definition.id: (item, order) for order, item in enumerate(declared)}
+        around = around._replace(opened_us=around.now_us)
         return {
-            name: found(state_from(row, *places[name]), self._outcome, around)
+            name: let_pass(found(state_from(row, *places[name]), self._outcome, around), around.now_us)
             for name, row in self._aside.items()
             if name in places
         }
+
+    def settled(self, calendars: CalendarShelf, now_us: Instant) -> list[TimerState]:
+        """Those kept aside that have a start-up trigger, for whoever has them next: it came by now or not."""
+        told = [(row, declared_in(row, calendars)) for row in self._aside.values()]
+        return [
+            let_pass(state_from(row, declared, 0), now_us)
+            for row, declared in told
+            if declared is not None and declared.definition.on_startup_sec is not None
+        ]
 
     def gone(self, named: Collection[str]) -> set[str]:
         """Those that are in no list any more, valid or not, of those that are *named* now."""
@@ -109,8 +131,8 @@ def told_of(declared: Sequence[Declared], records: Iterable[Record]) -> dict[str
     return told
 
 
-def unchanged(declared: Sequence[Declared], records: Iterable[Record]) -> set[str]:
-    """The names of those of *declared* that are defined on their rows as they are here."""
+def left_as_they_were(declared: Iterable[Declared], records: Iterable[Record]) -> set[str]:
+    """The names of those of *declared* whose definition is the one that *records* were written with."""
     texts = {name_in(record): record[_TEXT] for record in records if len(record) > _TEXT}
     return {item.definition.id for item in declared if texts.get(item.definition.id) == item.text}
 

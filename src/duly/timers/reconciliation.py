@@ -62,7 +62,8 @@ class Surroundings(NamedTuple):
     started_up_us: Instant | None
     """When start-up was complete; None when it is not."""
     is_start_up: bool
-    """The supervisor has just started: a start-up trigger that came meanwhile still counts."""
+    """This is the list that the supervisor has started with, or with others who go on: the start-up triggers
+    of what is new in it are not to come late, but to come."""
     next_id: int
     last_end_us: Callable[[TimerState], Instant | None]
     """When the last run of the target of a timer ended."""
@@ -125,7 +126,7 @@ def _added(item: Declared, timer_id: int, order: int, around: Surroundings) -> T
         slot_us=slot_after(item.calendars, around.now_us),
     )
     timer = anchored(timer, around.last_end_us(timer), around.now_us)
-    return with_startup(timer, around, has_fired=False)
+    return with_startup(timer, around, has_fired=False, is_new=True)
 
 
 def _changed(before: TimerState, item: Declared, order: int, around: Surroundings) -> TimerState:
@@ -135,10 +136,12 @@ def _changed(before: TimerState, item: Declared, order: int, around: Surrounding
     if before.target != timer.target or timer.anchor_us is None:
         timer = anchored(timer, around.last_end_us(timer), around.now_us)
     has_fired = before.startup_at_us is not None and before.startup_triggered
-    return with_startup(declared_anew(timer, around.now_us), around, has_fired=has_fired)
+    return with_startup(declared_anew(timer, around.now_us), around, has_fired=has_fired, is_new=True)
 
 
-def with_startup(timer: TimerState, around: Surroundings, *, has_fired: bool) -> TimerState:
+def with_startup(
+    timer: TimerState, around: Surroundings, *, has_fired: bool, is_new: bool = False
+) -> TimerState:
     """The timer with its start-up trigger set; one whose instant has passed does not come any more."""
     after_sec = timer.definition.on_startup_sec
     if after_sec is None or around.started_up_us is None:
@@ -147,5 +150,6 @@ def with_startup(timer: TimerState, around: Surroundings, *, has_fired: bool) ->
     if around.opened_us is None:
         has_passed = at_us <= around.now_us and not around.is_start_up
     else:
-        has_passed = at_us <= max(timer.answered_us, around.opened_us)
+        is_answered = at_us <= timer.answered_us and not (is_new and around.is_start_up)
+        has_passed = is_answered or at_us <= around.opened_us
     return msgspec.structs.replace(timer, startup_at_us=at_us, startup_triggered=has_fired or has_passed)

@@ -16,7 +16,7 @@ from duly.config.schema import Timer
 from duly.errors import SchedulerError
 from duly.instant import EARLIEST_US, LATEST_US
 from duly.supervisor.ended import Result
-from duly.timers.calendar import Calendars, slot_after, zone_of
+from duly.timers.calendar import Calendars, CalendarShelf, slot_after, zone_of
 from duly.timers.dues import Miss
 from duly.timers.timer import TimerState
 
@@ -158,6 +158,16 @@ def _reason(said: str) -> str:
     for number, column in reversed(list(enumerate(COLUMNS))):
         said = said.replace(f"`$[{number}]`", column)
     return said[:1].lower() + said[1:]
+
+
+def declared_in(row: Row, calendars: CalendarShelf) -> Declared | None:
+    """The timer as it was declared when the row was written; None when that says nothing to this version."""
+    try:
+        said = msgspec.json.decode(row.definition, type=dict[str, Any])
+        timer = msgspec.convert({**said, "id": row.name}, Timer)
+        return Declared(timer, calendars.of(timer), row.definition)
+    except (ValueError, LookupError, OSError, RecursionError):  # the zone may be unknown here, too
+        return None
 
 
 def state_from(row: Row, declared: Declared, order: int) -> TimerState:

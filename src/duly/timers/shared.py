@@ -14,11 +14,10 @@ and the shards go to the machines that have that list.
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta, tzinfo
+from datetime import tzinfo
 from typing import Any
 
 from duly.clock import Clock
-from duly.cluster.balance import first_of
 from duly.cluster.clock import BoardClock
 from duly.cluster.holdings import Holdings
 from duly.cluster.tenancy import Tenancy
@@ -28,22 +27,20 @@ from duly.errors import StoreError
 from duly.events import Announcer
 from duly.instant import Instant, instant_of
 from duly.store.board import Change, Hold, StartUp, Taken, TimerBoard, TimerRow, View, shard_of
+from duly.timers.arrival import arrived
 from duly.timers.asking import Asking, Done, Verb
 from duly.timers.board_time import BoardTime, CuttableTargets
 from duly.timers.calendar import CalendarShelf
 from duly.timers.elsewhere import Elsewhere, next_of
 from duly.timers.errors import TimerError, TimerRefusal
 from duly.timers.face import NoteMiss, Timers
-from duly.timers.recall import unchanged
+from duly.timers.recall import left_as_they_were
 from duly.timers.record import Declared, TimerRecordError, fingerprint_of, name_in, registered_in, text_of
 from duly.timers.shard import ShardShelf, Stint, new_number
 from duly.timers.timer import TimerState
 
 _LOOKS_EVERY = 5
 """After so many beats the timers of others are looked at even if nobody has asked."""
-
-_LOOKS_AT_ELDERS = 12
-"""How often in a lease one looks whether those that joined just before have brought their list."""
 
 
 class SharedTimers:
@@ -83,6 +80,8 @@ class SharedTimers:
         self._fingerprint = ""
         self._is_start_up = False
         """It is happening just now, with us as the first machine."""
+        self._start_up_edition = 0
+        """The edition of our list if we brought it at that start-up; what is new in it is part of that."""
         self._parts: dict[int, Timers] = {}
         self._lists: dict[int, list[Declared]] = {}
         """Which list each of them has: another than ours if it could not be told of that yet."""
@@ -132,18 +131,17 @@ class SharedTimers:
 
     async def _join(self, started_up_us: Instant | None, *, is_start_up: bool) -> None:
         await self.tenancy.join()
-        while (is_first := first_of(await self.tenancy.beat(), self._mine.member)) is None:
-            if self.tenancy.is_leaving:
-                break
-            pause = timedelta(microseconds=self._board.ttl_us // _LOOKS_AT_ELDERS)
-            await self._clock.sleep_until(self._clock.now() + pause)
-        self._is_start_up = is_start_up and bool(is_first)
-        if is_first and started_up_us is not None:
+        ttl_us = self._board.ttl_us
+        arrival = await arrived(self.tenancy, self._mine.member, self._clock, ttl_us)
+        self._is_start_up = is_start_up and arrival.is_first
+        if arrival.is_first and started_up_us is not None:
             at_us = started_up_us + self._ahead_us()
             start_up = StartUp(at_us, at_us - 1 if is_start_up else self._clock.now_us())
             await self._board.note_start_up(self._mine.member, start_up)
         await self.publish()
         await self.tenancy.heed(await self.tenancy.beat())
+        if arrival.is_part_of(self._elsewhere.start_up, self._clock.now_us(), ttl_us):
+            self._start_up_edition = self._mine.edition
         await self.tenancy.rebalance()
         await self._look_elsewhere()
 
@@ -352,7 +350,7 @@ class SharedTimers:
         definitions, records = self._definitions_of(hold.shard), [row.record for row in rows]
         if self._mine.edition < self._mine.newest:
             # Whoever had the newest list is gone. What that left as it was is ours to run, and no more.
-            ours = unchanged(self._declared, records)
+            ours = left_as_they_were(self._declared, records)
             for name in sorted({item.id for item in definitions} - ours):
                 reason = "a newer list changed or removed it"
                 self._announcer.announce("TimerSkipped", timer=name, reason=reason)
@@ -376,7 +374,7 @@ class SharedTimers:
             definitions,
             started_up_us=None if start_up is None else start_up.at_us,
             opened_us=None if start_up is None or self._is_start_up else start_up.opened_us,
-            is_start_up=self._is_start_up,
+            is_start_up=self._mine.edition == self._start_up_edition,
             invalid=self._invalid,
             moved=self._moved_of(definitions),
         )

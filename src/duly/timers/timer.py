@@ -271,6 +271,11 @@ def cut_off(timer: TimerState) -> TimerState:
     return _replace(released(timer), last_result=Result.INTERRUPTED.value, interrupted=True)
 
 
+def let_pass(timer: TimerState, now_us: Instant) -> TimerState:
+    """The timer to which nothing comes any more that was to come by *now_us*, except for its slots."""
+    return _replace(timer, answered_us=max(timer.answered_us, min(now_us, timer.slot_us - 1)))
+
+
 def target_ended(timer: TimerState, at_us: Instant) -> TimerState:
     """The timer after a run of its target that it may not have started: the interval counts from there."""
     return _replace(timer, anchor_us=at_us, is_anchored_here=True)

@@ -8,6 +8,9 @@ WHERE member IN (SELECT member FROM {schema}.member
                    AND NOT EXISTS (SELECT FROM {schema}.shard WHERE holder = member.member)
                  ORDER BY member
                  FOR UPDATE SKIP LOCKED);
+-- One joins at a time: who joined earlier is seen by who joins later, so only one can take itself for the eldest.
+-- No row is locked, as it would be for long while somebody publishes. The key begins with the letters of duly.
+SELECT pg_advisory_xact_lock(1685417081::bigint << 32 | tableoid::bigint) FROM {schema}.meta;
 INSERT INTO {schema}.member (member, name, edition, joined_us, beaten_us, lease_us, ttl_us, lag_ms, is_leaving)
 SELECT %(member)s, %(name)s, 0, now_us, now_us, now_us + %(ttl_us)s, %(ttl_us)s, 0, false
 FROM (SELECT {schema}.now_us() AS now_us OFFSET 0) AS clock
