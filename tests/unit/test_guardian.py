@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 
 from duly.supervisor import procfs
-from duly.supervisor.guardian import Run, Runs, Stat, belonging, groups_of, parsed_stat
+from duly.supervisor.guardian import Run, Runs, Stat, belonging, groups_of, marked, parsed_stat
 
 
 def runs_after(*records: str) -> Runs:
@@ -143,3 +143,13 @@ def test_lines_are_read_as_elsewhere(line: bytes) -> None:
         return
     for name in ("pid", "parent", "group", "session", "started", "is_dead"):
         assert getattr(stat, name) == getattr(expected, name)
+
+
+@pytest.mark.parametrize(("session", "is_own"), [(5, False), (7, True)])
+def test_a_process_that_was_just_forked(session: int, *, is_own: bool) -> None:
+    """One that was in a shielded session when it was first looked at is seen once it is in its own."""
+    doomed = {b"RUN=a": Run()}
+    files = {"environ": b"X=1\0RUN=a\0", "stat": b"7 (job) S 1 7 %d " % session + b"0 " * 15 + b"100 0"}
+    found = marked([Stat(7, 1, 5, 5, 100)], doomed, {5}, lambda _pid, name: files[name])
+    assert [stat.session for stat in found] == [7] * is_own
+    assert doomed[b"RUN=a"].is_seen is is_own

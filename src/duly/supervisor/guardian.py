@@ -12,6 +12,7 @@ import os
 import select
 import sys
 import time
+from collections.abc import Callable
 
 READY = "ready 1\n"
 """What it says when it is on guard. The number is that of the language it understands."""
@@ -168,14 +169,23 @@ def _processes() -> list[Stat]:
     return [stat for stat in stats if stat is not None]
 
 
-def _marked(processes: list[Stat], doomed: dict[bytes, Run]) -> set[int]:
-    """Which processes say that they are of a doomed run; such a run has been seen."""
-    marked = set()
+def marked(
+    processes: list[Stat], doomed: dict[bytes, Run], shielded: set[int], read: Callable[[str, str], bytes]
+) -> list[Stat]:
+    """Those of *processes* that say that they are of a doomed run, as they are now; it has been seen then.
+
+    One that was in its daemon's session when it was first looked at, having just been forked, has its own by
+    the time it has the environment of a run.
+    """
+    found = []
     for stat in processes:
-        for entry in doomed.keys() & set(_read(str(stat.pid), "environ").split(b"\0")):
-            marked.add(stat.pid)
-            doomed[entry].is_seen = True
-    return marked
+        entries = doomed.keys() & set(read(str(stat.pid), "environ").split(b"\0"))
+        now = parsed_stat(read(str(stat.pid), "stat")) if entries else None
+        if now is not None and now.session not in shielded:
+            found.append(now)
+            for entry in entries:
+                doomed[entry].is_seen = True
+    return found
 
 
 def groups_of(processes: list[Stat]) -> list[int]:
@@ -215,7 +225,9 @@ def swept(doomed: dict[bytes, Run], shielded: set[int]) -> set[int]:
     killed = _kill(sure)
     known = {stat.pid for stat in sure}
     rest = [stat for stat in processes if stat.pid not in known and not stat.is_dead]
-    return killed | _kill(belonging(rest, runs, _marked(rest, doomed), shielded=shielded))
+    own = {stat.pid: stat for stat in marked(rest, doomed, shielded, _read)}
+    present = [own.get(stat.pid, stat) for stat in rest]
+    return killed | _kill(belonging(present, runs, set(own), shielded=shielded))
 
 
 class _Spec(ctypes.Structure):
