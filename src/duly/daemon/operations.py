@@ -190,7 +190,9 @@ async def _follow(
     row = await _run_of(backend, params)
     output = backend.output(row.id)
     if output is None or not params.follow:
-        yield _log(backend, row, params.lines)
+        # It may have ended since it was looked up.
+        now = await backend.history.run(row.id) if row.result is None else row
+        yield _log(backend, now or row, params.lines)
         return
     follower = _Follower()
     # The text so far and the watch begin in the same moment: nothing is told twice, and nothing left out.
