@@ -222,8 +222,10 @@ class Checks:
             return
         registration = newest.regs.get(run.task)
         if registration != own.regs.get(run.task):
-            if newest.position.at_us > at_us - self._whole.failover_us:
-                self._tallies["C6"].unknown += 1  # it may have been written before, and the answer was slow
+            is_slow = newest.position.at_us > at_us - self._whole.failover_us
+            if is_slow or tenure in self._whole.doubtful:
+                # It may have been written before, or a list had brought it back of which nobody told.
+                self._tallies["C6"].unknown += 1
                 return
             became = "removed" if registration is None else "changed"
             reason = (

@@ -18,7 +18,7 @@ from duly.verify.judge import Judge
 from duly.verify.lists import Lists
 from duly.verify.objections import Objections
 from duly.verify.properties import CLUSTER_PROPERTIES, LIVENESS, MOST_KEPT, PROPERTIES, Outcome, Violation
-from duly.verify.trace import TraceError, zone_of
+from duly.verify.trace import Position, TraceError, zone_of
 
 _BY_MEMBER = ("S1a", "S3", "S4", "S5", "L2", "L3", "T1", "T5", "T8")
 """What a member's own trace can tell."""
@@ -77,11 +77,7 @@ class _Verdict:
         ours.last_us = max(times, default=None)
 
     def _add_task(self, task: str, trace: Merged) -> None:
-        judge = Judge(trace.header, lists=self._lists)
-        for position in trace.positions:
-            judge.take(position)
-        outcome = judge.finish()
-        assert not outcome.fault_count, outcome.faults
+        outcome = self._judged(trace, trace.positions)
         if self._whole.is_partial:
             _take_back_liveness(outcome)
         if trace.is_doubtful:
@@ -89,6 +85,10 @@ class _Verdict:
         if trace.is_forgotten:
             for tally in outcome.tallies.values():
                 tally.open, tally.unknown = 0, tally.open
+        if trace.forgotten:
+            known = [each for at, each in enumerate(trace.positions) if at not in trace.forgotten]
+            without_cause = self._judged(trace, known).tallies["S1d"].violated
+            outcome.tallies["S1d"].unknown += max(without_cause - outcome.tallies["S1d"].violated, 0)
         self._add_tallies(outcome, _BY_TASK)
         tenures = self._whole.tenures.get(shard_of(task, self._whole.shards), [])
         for violation in outcome.violations:
@@ -96,6 +96,14 @@ class _Verdict:
                 shown = tuple(trace.sources.get(one.line, one) for one in violation.evidence)
                 reason = f"{violation.reason} ({_holder(tenures, violation.at_us)})"
                 self._found.append(violation._replace(reason=reason, evidence=shown))
+
+    def _judged(self, trace: Merged, positions: Iterable[Position]) -> Outcome:
+        judge = Judge(trace.header, lists=self._lists)
+        for position in positions:
+            judge.take(position)
+        outcome = judge.finish()
+        assert not outcome.fault_count, outcome.faults
+        return outcome
 
     def _add_tallies(self, outcome: Outcome, names: Iterable[str]) -> None:
         for name in names:

@@ -86,6 +86,8 @@ class Tenure:
     """The place of that server among those that answered, in the order of time."""
     ending: Ending = Ending.OPEN
     ended: Position | None = None
+    is_list_left: bool = False
+    """Whether its member has brought another list since."""
     runs: list[Run] = field(default_factory=list)
     before: "Tenure | None" = None
     next: "Tenure | None" = None
@@ -138,7 +140,8 @@ class Life:
     is_stopped: bool = False
     held: dict[int, Tenure] = field(default_factory=dict)
     """The tenures that go on, by shard."""
-    former: dict[tuple[int, int], Tenure] = field(default_factory=dict)
+    former: dict[tuple[int, int], list[Tenure]] = field(default_factory=dict)
+    """Those that do not, by shard and term, which another server may have given once more."""
     steps: list[Position] = field(default_factory=list)
     out_of_touch: list[Span] = field(default_factory=list)
     losses: list[Position] = field(default_factory=list)
@@ -148,6 +151,8 @@ class Life:
     """Its runs in flight, by task."""
     regs: Regs = ()
     """The list of its latest call of `initialize`."""
+    lists: dict[tuple[str, int], Regs] = field(default_factory=dict)
+    """The lists that it took shards by, by server and edition."""
     _lines: list[int] = field(default_factory=list)
     _times_us: list[int] = field(default_factory=list)
     _sorted_us: list[int] = field(default_factory=list)

@@ -54,6 +54,8 @@ class Merged(NamedTuple):
     """Whether it ends where another server answers: what was owed may have been forgotten."""
     is_doubtful: bool
     """Whether something is left out before it: nobody knows which list was in effect then."""
+    forgotten: set[int]
+    """Which of the positions say only that an end may have been forgotten."""
 
 
 def merged(whole: Whole, task: str) -> Iterator[Merged]:
@@ -81,8 +83,15 @@ def merged(whole: Whole, task: str) -> Iterator[Merged]:
         window_us += author.silence_us
         header = whole.header("unknown" if index else whole.store, window_us)
         header.running = [(task, run.number) for run in author.from_before]
-        is_forgotten = until is not None
-        yield Merged(header, author.positions, author.sources, index > 0, is_forgotten, bool(dropped))
+        yield Merged(
+            header,
+            author.positions,
+            author.sources,
+            is_anew=index > 0,
+            is_forgotten=until is not None,
+            is_doubtful=bool(dropped),
+            forgotten=author.forgotten,
+        )
 
 
 class _Author:
@@ -114,10 +123,12 @@ class _Author:
         self._last: Run | None = None
         self.positions: list[Position] = []
         self.sources: dict[int, Position] = {}
+        self.forgotten: set[int] = set()
+        """Which positions are crashes that stand for an end that another server may have forgotten."""
         self.is_wide = False
+        """Whether an end may be lost although its member lived on: it had lost the board."""
         self.silence_us = 0
         """How long members may have been dead, at most, before they count as such."""
-        """Whether an end may be lost although its member lived on: it had lost the board."""
 
     def skip_to(self, tenure: Tenure) -> None:
         """Begin with *tenure*, and the list that is in effect by then."""
@@ -371,7 +382,9 @@ class _Author:
             or (following is not None and following.list_key > last.tenure.list_key)
         )
         if not self._whole.is_cut_off_about(last.life, last.end, run.start.at_us, is_away=is_away):
-            return False
+            if not is_away or not self._whole.is_forgotten(last.life, last.end, run.start.at_us):
+                return False
+            self.forgotten.add(len(self.positions))
         self.is_wide = True
         return True
 

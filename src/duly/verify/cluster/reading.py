@@ -238,11 +238,20 @@ class _Reader:
         if call is not None and not event.ok:
             self._leave_open([call])
         if event.ok:
+            self._note_list(life, call)
             life.is_stopped = False
             self._rest(item)
             self._be_active(life, item)
         elif not event.void:
             self._rest(item)
+
+    def _note_list(self, life: Life, call: Position | None) -> None:
+        """Note which shards were taken by another list than that of *call*, which has taken effect."""
+        if call is not None:
+            assert isinstance(call.event, InitStart)
+            regs = by_task(call.event.regs)
+            for tenure in life.held.values():
+                tenure.is_list_left |= by_task(tenure.regs) != regs
 
     def _leave_open(self, calls: Iterable[Position]) -> None:
         """Note calls of which nobody knows whether they took effect."""
@@ -262,7 +271,7 @@ class _Reader:
             life.failed_stop = item
         for tenure in life.held.values():
             tenure.ending, tenure.ended = Ending.GIVEN, item
-        life.former |= {(tenure.shard, tenure.term): tenure for tenure in life.held.values()}
+            _be_former(tenure)
         life.held.clear()
 
     def _be_active(self, life: Life, item: Position) -> None:
@@ -281,12 +290,13 @@ class _Reader:
     def _take_shard(self, life: Life, item: Position, event: Taken) -> None:
         before = life.held.get(event.shard)
         if before is not None:
-            if before.term == event.term:
+            if (before.term, before.server) == (event.term, event.server):
                 return  # told again, at the beginning of a file
-            life.former[before.shard, before.term] = before
-        tenure = Tenure(
-            event.shard, event.term, event.edition, event.origin, life, item, life.regs, event.server
-        )
+            _be_former(before)
+        # While a call goes on, shards may still be taken by the list before.
+        key = (event.server, event.edition)
+        regs = life.lists.setdefault(key, life.regs) if event.edition else life.regs
+        tenure = Tenure(event.shard, event.term, event.edition, event.origin, life, item, regs, event.server)
         life.held[event.shard] = tenure
         self.recording.tenures.append(tenure)
 
@@ -296,11 +306,10 @@ class _Reader:
         if tenure is not None:
             del life.held[event.shard]
             tenure.ending, tenure.ended = ending, item
-            life.former[event.shard, event.term] = tenure
-        tenure = tenure or life.former.get((event.shard, event.term))
-        if ending is not Ending.LOST or tenure is None:
+            _be_former(tenure)
+        if ending is not Ending.LOST:
             return
-        for run in tenure.runs:
+        for run in chain.from_iterable(each.runs for each in life.former.get((event.shard, event.term), ())):
             if run.end is None and run.cut is None:
                 run.cut = item  # it may go on to its end, but nobody will know
 
@@ -327,3 +336,8 @@ class _Reader:
                 if run.cut is None:
                     run.end, run.is_ok = item, event.ok
                 return
+
+
+def _be_former(tenure: Tenure) -> None:
+    """Note that its member does not hold it any more."""
+    tenure.life.former.setdefault((tenure.shard, tenure.term), []).append(tenure)

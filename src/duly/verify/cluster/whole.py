@@ -83,7 +83,7 @@ class Whole:
         Those who have the older list leave it alone then. Nobody recorded that list, or another server
         answers, and may have forgotten it, or not.
         """
-        if tenure in self._doubtful:
+        if tenure in self.doubtful:
             return True
         own = self.edition(tenure.list_key)
         if own is None or own.is_told:
@@ -99,12 +99,19 @@ class Whole:
         editions = [each for recording in self.recordings for each in recording.editions]
         heard = [(each.taken.at_us, each.server) for each in tenures]
         heard += [(each.position.at_us, each.server) for each in editions]
-        servers = list(dict.fromkeys(server for _, server in sorted(heard)))
+        heard.sort()
+        servers = list(dict.fromkeys(server for _, server in heard))
         for tenure in tenures:
             tenure.reign = servers.index(tenure.server)
         for edition in editions:
             edition.reign = servers.index(edition.server)
         self.reigns = len(servers)
+        first_us = {server: at_us for at_us, server in reversed(heard)}
+        last_us = {server: at_us for at_us, server in heard}
+        self._server_changes = [
+            (min(last_us[old], first_us[new]), first_us[new]) for old, new in pairwise(servers)
+        ]
+        """When each server came to answer: after the first of these times, and before the second."""
 
     def _tenures(self) -> dict[int, list[Tenure]]:
         shards: dict[int, list[Tenure]] = defaultdict(list)
@@ -136,21 +143,33 @@ class Whole:
         Whoever brought that list did not live to hear of it, or its call failed for want of an answer.
         """
         anew: set[Tenure] = set()
-        self._doubtful: set[Tenure] = set()
+        self.doubtful: set[Tenure] = set()
+        """Those of an older list, of which nobody knows what the newest had."""
         known = {each.key for each in self.editions}
         for tenures in self.tenures.values():
             for tenure in tenures:
                 before = tenure.before
                 newest = max((number for reign, number in known if reign == tenure.reign), default=0)
                 is_untold = any((tenure.reign, n) not in known for n in range(tenure.edition + 1, newest))
-                is_older = before in self._doubtful and before.list_key == tenure.list_key
-                if is_untold and (tenure in self.gaps or is_older):
-                    self._doubtful.add(tenure)
+                is_older = before in self.doubtful and before.list_key == tenure.list_key
+                if (is_untold or self._is_told_late(tenure)) and (tenure in self.gaps or is_older):
+                    self.doubtful.add(tenure)
                 first = before.edition + 1 if before is not None else tenure.edition
                 is_after = any((tenure.reign, n) not in known for n in range(first, tenure.edition))
-                if tenure.is_anew or tenure in self._doubtful or (before is not None and is_after):
+                if tenure.is_anew or tenure in self.doubtful or (before is not None and is_after):
                     anew.add(tenure)
         return anew
+
+    def _is_told_late(self, tenure: Tenure) -> bool:
+        """Whether a newer list may have been in effect, known only from those who took by it later."""
+        return any(
+            each.key > tenure.list_key
+            and each.reign == tenure.reign
+            and not each.is_told
+            and each.called_us is not None
+            and each.called_us - TOLERANCE_US <= tenure.taken.at_us <= each.position.at_us
+            for each in self.editions
+        )
 
     def _cut_us(self, tenure: Tenure) -> int | None:
         """When *tenure* was cut off; None if it was given away, taken by a newer list, or goes on."""
@@ -158,12 +177,14 @@ class Whole:
         latest_us = following.taken.at_us if following is not None else self.horizon_us
         if tenure.ending in {Ending.LOST, Ending.DIED}:
             assert tenure.ended is not None
-            if tenure.ending is Ending.LOST and _is_superseded(tenure, awake_us(life, tenure.ended.at_us)):
+            if tenure.ending is Ending.LOST and _is_let_go(tenure, awake_us(life, tenure.ended.at_us)):
                 return None  # its runs went on away, up to the loss
             ended_us = min(tenure.ended.at_us, latest_us)
             return ended_us if tenure.ending is Ending.DIED else awake_us(life, ended_us)
         if following is None:
             return None
+        if tenure.ending is Ending.GIVEN and tenure.reign != following.reign:
+            return None  # another server may have forgotten by whom it was held, and that it was given up
         is_silent = tenure.ending is Ending.OPEN and not life.is_heard_after(latest_us)
         if following.origin != "lost" and not (is_silent and following.life is not life):
             return None
@@ -239,6 +260,19 @@ class Whole:
         sign_us = life.next_sign_us(end.line)
         return sign_us is None or sign_us > start_us
 
+    def is_forgotten(self, life: Life, end: Position, start_us: int) -> bool:
+        """Whether another server may have forgotten that *life* told of *end*, before a start at *start_us*.
+
+        It came to answer when *life* was gone, and whoever holds the shard had not heard of the end yet.
+        """
+        from_us, to_us = max(end.at_us, life.last.at_us) - TOLERANCE_US, end.at_us + self.failover_us
+        if start_us > to_us + self.failover_us:
+            return False
+        return any(
+            max(after_us, from_us) <= min(before_us, to_us, start_us)
+            for after_us, before_us in self._server_changes
+        )
+
     def header(self, store: Literal["fresh", "unknown"], window_us: int) -> Header:
         """The header of a trace of one task."""
         headers = [recording.header for recording in self.recordings]
@@ -280,12 +314,16 @@ def _edition_by_list(tenure: Tenure, told: Sequence[Published]) -> int:
     return max(same, default=0)
 
 
-def _is_superseded(tenure: Tenure, by_us: int) -> bool:
-    """Whether a newer list had taken the shard before that time, and another member then."""
+def _is_let_go(tenure: Tenure, by_us: int) -> bool:
+    """Whether the shard was free before that time, and another member took it: only its runs were lost.
+
+    A newer list had taken it, or its own member let go of it, without a word, to bring another list.
+    """
     following = tenure.next
-    if following is None or following.origin == "lost" or following.list_key <= tenure.list_key:
+    if following is None or following.origin == "lost":
         return False
-    return following.taken.at_us < by_us
+    is_free = following.list_key > tenure.list_key or tenure.is_list_left
+    return is_free and following.taken.at_us < by_us
 
 
 def awake_us(life: Life, at_us: int) -> int:
