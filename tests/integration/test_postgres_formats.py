@@ -29,7 +29,11 @@ UNDONE = {
         "ALTER TABLE duly.meta DROP COLUMN started_up_us",
         "ALTER TABLE duly.meta DROP COLUMN opened_us",
     ],
-    4: ["DROP TABLE duly.server", "ALTER TABLE duly.member DROP COLUMN ttl_us"],
+    4: [
+        "DROP FUNCTION duly.is_open()",
+        "DROP TABLE duly.server",
+        "ALTER TABLE duly.member DROP COLUMN ttl_us",
+    ],
 }
 """What takes back the step to a format."""
 

@@ -111,12 +111,13 @@ def test_claim_of_a_start_that_is_over(memory: Task, ends: dict[tuple[str, int],
 
 
 def test_rows_that_know_as_much_are_left_alone() -> None:
-    """Nothing is put where a row is not behind, be it another's, or one whose end is yet to be reported."""
+    """Nothing is put where a row is not behind, or where another member runs the task."""
     known = Knowledge(
         remembered={"a": ENDED}, ends={("a", NOW_US): AwayEnd(5, NOW_US, NOW_US + 1, is_failed=False)}
     )
-    for stored in (row(BEGUN, OTHER), row(BEGUN, ME), row(AGAIN, OTHER), row(ENDED, None)):
+    for stored in (row(BEGUN, OTHER), row(AGAIN, OTHER), row(ENDED, None)):
         assert claimed([stored], known) == Change([], [])
+    assert claimed([row(BEGUN, ME)], known) == Change([Row(ENDED, None)], [])
 
 
 def test_claim_of_a_run_whose_task_is_not_there() -> None:
@@ -124,4 +125,19 @@ def test_claim_of_a_run_whose_task_is_not_there() -> None:
     change = claimed([row(sample_task(7, "b"), None)], Knowledge(running=RUNS), [ENDED])
     task = msgspec.structs.replace(resumed(ENDED, LATER_US), id=8)
     assert change == Change([Row(task, ME)], [8])
-    assert claimed([removed()], Knowledge(running=RUNS), [ENDED]) == Change([], [])
+
+
+def test_claim_of_a_run_whose_removed_row_is_older() -> None:
+    """It takes the place of an older run on a removed row, and is left alone where it is shown."""
+    known = Knowledge(running=RUNS)
+    assert claimed([removed()], known, [ENDED]) == Change([Row(resumed(ENDED, LATER_US), ME)], [5])
+    assert claimed([removed(AGAIN, ME)], known, [ENDED]) == Change([], [])
+
+
+def test_claim_of_a_run_that_is_over() -> None:
+    """A row that shows a run of ours which is over is put right, though its task was registered anew."""
+    anew = msgspec.structs.replace(BEGUN, registered_us=LATER_US)
+    ends = {("a", NOW_US): AwayEnd(5, NOW_US, NOW_US + 1, is_failed=False)}
+    for known, is_cut in ((Knowledge(remembered={"a": ENDED}), True), (Knowledge(ends=ends), False)):
+        ((task, run_by),) = claimed([row(anew, ME)], known).put
+        assert (task.running_since_us, task.interrupted, run_by) == (None, is_cut, None)

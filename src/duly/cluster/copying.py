@@ -45,8 +45,14 @@ async def _put(board: Board, tasks: Sequence[Task]) -> None:
     try:
         # A list of its own, which the first real one supersedes: it keeps every task that it has unchanged.
         await board.publish(member, f"copied by {member:x}", decide)
-        taken = await board.take(member, range(len((await board.view()).places)))
-        if sorted(tuple(row.record) for row in taken.stored) != sorted(record_of(task) for task in tasks):
+        stored: list[Stored] = []
+
+        def look(rows: Sequence[Stored], _now_us: Instant, _scheduler_id: str) -> Change:
+            stored[:] = rows
+            return Change((), ())
+
+        await board.claim(member, look)
+        if sorted(tuple(row.record) for row in stored) != sorted(record_of(task) for task in tasks):
             raise StoreError(store=board.name, reason="does not read back as it was written; do not use it")
     finally:
         await board.leave(member)

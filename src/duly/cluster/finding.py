@@ -76,9 +76,9 @@ class Departed(NamedTuple):
 def found(stored: Stored, task: Task, member: int, known: Knowledge) -> Found:
     """What *member* makes of the row *stored*, which holds *task*."""
     mine = known.remembered.get(task.name)
-    is_anothers = stored.run_by != member and stored.is_runner_alive
+    is_anothers = _is_anothers(stored, member)
     put_back_us = None if is_anothers else known.put_back.get(task.name)
-    task = _taken_back(_better(task, mine), mine, put_back_us)
+    task = _taken_back(_better(task, mine, is_anothers=is_anothers), mine, put_back_us)
     since_us, ours_us = task.running_since_us, known.running.get(task.name)
     if ours_us is not None and ours_us > (since_us or 0):
         mark("run missing on a row")
@@ -194,28 +194,37 @@ def claim_by(
     for name, task in tasks.items():
         since_us = known.running.get(name)
         is_missing = since_us is not None and since_us > (task.running_since_us or 0)
-        if not is_missing and not _is_behind(task, known.remembered.get(name)):
-            continue
-        mark("row put right")
-        put.append(Row(*found(rows[name], task, member, known)))
+        is_over = since_us is None and rows[name].run_by == member
+        is_anothers = _is_anothers(rows[name], member)
+        if (
+            is_missing
+            or is_over
+            or _better(task, known.remembered.get(name), is_anothers=is_anothers) is not task
+        ):
+            mark("row put right")
+            put.append(Row(*found(rows[name], task, member, known)))
     next_id = max((row.record[_ID] for row in stored), default=0) + 1
-    lost = [task for task in mine if task.name not in rows]
-    left = [
-        Row(msgspec.structs.replace(resumed(task, known.running[task.name]), id=at), member)
-        for at, task in enumerate(lost, next_id)
-    ]
+    left = []
+    for at, task in enumerate((task for task in mine if task.name not in tasks), next_id):
+        since_us, row = known.running[task.name], rows.get(task.name)
+        if row is not None and (row.run_by, row.record[_SINCE]) == (member, since_us):
+            continue
+        anew = resumed(msgspec.structs.replace(task, id=at if row is None else row.record[_ID]), since_us)
+        left.append(Row(anew, member))
     return Change([*put, *left], [row.task.id for row in left])
 
 
-def _better(task: Task, mine: Task | None) -> Task:
+def _better(task: Task, mine: Task | None, *, is_anothers: bool) -> Task:
     """The task as the row has it, or as this process remembers it if the row is behind that."""
     if mine is None or (mine.id, mine.registered_us) != (task.id, task.registered_us):
         return task
     if _is_behind(task, mine):
         mark("row behind memory")
         return mine
+    if task.running_since_us is None or is_anothers:
+        return task
     is_end_unwritten = mine.running_since_us is None and mine.last_attempt_us == task.running_since_us
-    return mine if is_end_unwritten and task.running_since_us is not None else task
+    return mine if is_end_unwritten else task
 
 
 def _is_behind(task: Task, mine: Task | None) -> bool:
@@ -247,5 +256,10 @@ def _runner_of(stored: Stored, name: str, since_us: Instant, member: int, known:
     """Who runs a run that has no known end; None if it was cut off."""
     if known.running.get(name) == since_us:
         return member
-    is_another = stored.run_by != member and stored.is_runner_alive and stored.record[_SINCE] == since_us
-    return stored.run_by if is_another else None
+    is_of_row = stored.record[_SINCE] == since_us
+    return stored.run_by if is_of_row and _is_anothers(stored, member) else None
+
+
+def _is_anothers(stored: Stored, member: int) -> bool:
+    """Whether the row shows a run of another member, which is alive."""
+    return stored.run_by != member and stored.is_runner_alive

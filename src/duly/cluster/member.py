@@ -214,8 +214,11 @@ class Member:
             self._share.dismiss((hold.shard for hold in given), is_cut=False)
         return given
 
-    async def claim(self) -> None:
-        """Put right what another server of the board may have forgotten: our runs, and our latest writes."""
+    async def claim(self, _view: View) -> bool:
+        """Let go of everything, and put right what another server of the board may have forgotten.
+
+        Our runs go on. What we held is taken again when the board is open, with what others have told it.
+        """
         changes: list[tuple[Sequence[Stored], Change]] = []
 
         def decide(stored: Sequence[Stored], _now_us: Instant, _scheduler_id: str) -> Change:
@@ -224,13 +227,13 @@ class Member:
 
         async with self.poller.writing:
             self.poller.account_for_steps()
+            self._share.let_go("another server of the database answers")
             self._share.note_running()
             if self.book.departed or self._share.known.remembered:
                 await self._board.claim(self._holdings.member, decide)
                 stored, change = changes[-1]
                 self._share.rename(stored, change.put)
-            self.book.touch()
-            await self.poller.flush_held()
+        return False
 
     async def enter(self, taken: Taken) -> None:
         """Take in the tasks of shards that were just taken."""

@@ -128,13 +128,15 @@ class Share:
         """What we know better than the rows of tasks that we do not hold, if the board has forgotten."""
         departed = self._book.departed
         names = (departed.keys() | self.known.remembered.keys()) - self._book.entries.keys()
-        rows = [row for row in stored if not row.is_removed and row.record[_NAME] in names]
+        member = self._holdings.member
+        ours = [row for row in stored if row.record[_NAME] in names or row.run_by == member]
+        rows = [row for row in ours if not row.is_removed]
         tasks = [task for row in rows if (task := self._read(row)) is not None]
         return claim_by(
             stored,
             {task.name: task for task in tasks},
             [run.before for run in departed.values()],
-            member=self._holdings.member,
+            member=member,
             known=self.known,
         )
 
@@ -240,6 +242,13 @@ class Share:
                 self._book.departed[name] = entry.run
         for shard in leaving:
             self._holdings.terms.pop(shard, None)
+
+    def let_go(self, reason: str) -> None:
+        """Dismiss everything; its runs go on. Hold `writing`."""
+        if held := self._holdings.holds:
+            self.dismiss((hold.shard for hold in held), is_cut=False)
+            self._announce("ShardsGiven", shards=[list(hold) for hold in held], reason=reason)
+            self._poller.hasten()
 
     def note_running(self) -> None:
         """Say what runs here, for the rows that name us as their runner."""

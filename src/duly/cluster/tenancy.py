@@ -66,8 +66,11 @@ class Tenant(Protocol):
         """Let go of these shards gently, and say which of them can be given up now."""
         ...
 
-    async def claim(self) -> None:
-        """Tell another server of the board what it may have forgotten: all that runs here, and our writes."""
+    async def claim(self, view: View) -> bool:
+        """Tell another server of the board what it may have forgotten; whether runs had to be cut off for it.
+
+        That is: what runs here, and what was written last.
+        """
         ...
 
     async def enter(self, taken: Taken) -> None:
@@ -122,6 +125,8 @@ class Tenancy:
         """Set when no shards are wanted any more: it is stopping."""
         self._told: str | None = None
         """Which server of the board knows what runs here; None before the first has answered."""
+        self._is_blank = True
+        """Nothing has run yet under our present number."""
         self._has_lapsed = False
         """Our trust has ended once under our present number: it is as good as dead, and so is what it ran."""
 
@@ -156,7 +161,7 @@ class Tenancy:
         if not (self._mine.member and self.is_trusted()):
             self._lease.end()
             self._mine.member = self.draw()
-            self._told = None
+            self._is_blank = True
         self._mine.edition = 0
         await self._board.join(self._mine.member, self._name, ttl_us=self._lease.ttl_us)
         self._touch.since_us = self._steady()
@@ -164,7 +169,8 @@ class Tenancy:
         self._mine.shards = len(view.places)
         self._mine.newest = view.edition
         self._announce("MemberJoined", member=self._name, server=view.server)
-        await self._tell(view)
+        if view.server != self._told:
+            await self._tell(view)
 
     def begin(self) -> None:
         """Beat from now on."""
@@ -239,9 +245,7 @@ class Tenancy:
             return view
         if self._lease.trusted_until_us is not None and not self._lease.is_trusted(heard_us):
             self._has_lapsed = True  # and whoever is to notice has not had its turn yet
-        if self._told is None:
-            self._told = view.server  # nothing runs yet under this number
-        if self._told == view.server:
+        if self._is_blank or self._told == view.server:
             self._lease.renew(asked_us)
         if isinstance(self._clock, BoardClock):
             self._clock.heed(view.now_us, asked_us=asked_us, heard_us=heard_us)
@@ -294,7 +298,7 @@ class Tenancy:
                 view = await self.beat()
             except SeatLostError:
                 mark("seat lost")
-                await self._come_back("the board does not know this member any more")
+                await self._return()
                 return
             if self._has_lapsed and not self.is_leaving:
                 await self._come_back("the lease ran out", is_known=True)
@@ -302,14 +306,15 @@ class Tenancy:
             if self._fault is not None:
                 self._announce("BoardRecovered", error=described(self._fault))
                 self._fault = None
+            is_new = view.server != self._told
             # First: what is not ours any more cannot be written, not even now.
-            is_cut = await self.heed(view)
+            is_cut = await (self._tell(view) if is_new else self.heed(view))
             if is_cut and not self.is_leaving:
                 self._has_lapsed = True
                 await self._come_back("the board has forgotten what we held", is_known=True)
                 return
-            if view.server != self._told:
-                await self._tell(view)
+            if is_new:
+                self._nudge.set()
                 return
             if self._is_list_forgotten(view) or self._is_list_back(view):
                 await self._tenant.publish()
@@ -317,16 +322,23 @@ class Tenancy:
                 await self.heed(view)
             await self.rebalance(view)
 
-    async def _tell(self, view: View) -> None:
-        """Tell a server that has just come to answer what runs here; the lease is not renewed before that.
+    async def _tell(self, view: View) -> bool:
+        """Tell a server that has just come to answer what runs here; whether runs had to be cut off for it.
 
-        It may have forgotten. For the time of a lease it lets no shard change hands: by then it knows of all
-        that runs, and what it was not told of has been cut off.
+        It may have forgotten. The lease is not renewed before it is told. For the time of a lease it is
+        closed: by then it knows of all that runs, and what it was not told of has been cut off.
         """
-        if view.server != self._told:
-            await self._tenant.claim()
-            self._told = view.server
+        is_cut = await self._tenant.claim(view)
+        self._told, self._is_blank = view.server, False
+        return is_cut
+
+    async def _return(self) -> None:
+        """Take our seat again, of which another server does not know; what runs goes on, if it is in time."""
+        if self.is_trusted():
+            await self._board.join(self._mine.member, self._name, ttl_us=self._lease.ttl_us)
             self._nudge.set()
+        else:
+            await self._come_back("the board does not know this member any more")
 
     async def heed(self, view: View) -> bool:
         """Account for what others did; whether runs had to be cut off for it."""
@@ -421,6 +433,8 @@ class Tenancy:
         if self.is_leaving:
             await self._give_strays(view, wanted=())
             await self.give_all()
+            return
+        if not view.is_open:
             return
         plan = planned(
             view,

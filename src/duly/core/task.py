@@ -170,8 +170,9 @@ def resumed(task: Task, since_us: Instant) -> Task:
         last_attempt_us=since_us,
         retry_at_us=None,
         interrupted=False,
+        due_stands=False,
         running_since_us=since_us,
-        origin_us=since_us,
+        origin_us=origin_of(task, since_us),
     )
 
 

@@ -16,9 +16,10 @@ it is shown to whoever publishes, so that a task that comes back finds its run. 
 is reported to have ended, when its runner is dead, and when a list puts a task of its id or its name.
 
 Another *server* may come to answer for a board: it was restarted, or it is a standby that lacks the latest
-commits. Every member that it knows is then given a new lease, and for as long as one lasts no shard can be
-taken. Meanwhile each tells it what runs (`claim`), or loses its lease and cuts that off: so whoever takes a
-shard afterwards finds all runs in it, whatever was forgotten.
+commits. It is *closed* then, for as long as the longest lease lasts: no shard can be taken, no task be
+written by who holds its shard, and whoever ran a task may do so still. Meanwhile each member tells it what
+runs (`claim`), or loses its lease and cuts that off: so whoever takes a shard afterwards finds all runs in
+it, whatever was forgotten.
 
 An *edition* is a list of registrations that took effect in the whole cluster. Publishing a new one takes
 every shard from its holder. Boards do no thinking beyond that: who should hold what is decided in
@@ -73,7 +74,7 @@ class Stored(NamedTuple):
     run_by: int | None = None
     """The member that runs it, as of the record."""
     is_runner_alive: bool = False
-    """Whether the lease of that member is good."""
+    """Whether the lease of that member is good, or could be, as the board is closed."""
     ended_us: Instant | None = None
     """When that member says the run ended; the record does not know it yet."""
     is_failed: bool = False
@@ -207,6 +208,8 @@ class View(msgspec.Struct, frozen=True):
     requested: Sequence[Waiting] = ()
     """What is asked of the asking member, by id: requests in the shards that it holds, before their time is
     over, that nobody has taken, or it has itself and not answered yet."""
+    is_open: bool = True
+    """Whether it can be worked on: another server that has come to answer is closed for a while."""
     start_up: StartUp | None = None
     """As the first machine has noted it; None before that."""
 
@@ -331,7 +334,7 @@ class Board(Protocol):
         """Take those of *shards* that are nobody's, or this member's own, or held by a dead member.
 
         Each gets its next term. Gives the tasks in the shards that were taken. Raises SeatLostError unless
-        the member's lease is good. None can be taken for a while after another server has come to answer.
+        the member's lease is good. None can be taken while the board is closed.
         """
         ...
 
@@ -355,7 +358,8 @@ class Board(Protocol):
         """Write *rows*, all in the shards held: what running changed; with *is_whole* all of it, new or not.
 
         The value of each hold is the number of the write within its term, which must be higher than any that
-        the board has seen. Raises ShardsLostError with those that are refused, TaskListMismatchError if a row
+        the board has seen. Raises ShardsLostError with those that are refused (all of them while the board is
+        closed), TaskListMismatchError if a row
         is not there, or has the id or the name of one that was removed. An end reported by the runner of an
         away run stays until the row names another run.
         """

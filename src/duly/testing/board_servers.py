@@ -6,7 +6,7 @@ Nothing is really forgotten here: what a board does about it is the same.
 import pytest
 
 from duly.core.record import record_of
-from duly.store.board import AwayEnd, Board, Change, Hold, Row, SeatLostError
+from duly.store.board import AwayEnd, Board, Change, Hold, Row, SeatLostError, ShardsLostError
 from duly.testing.board_removals import listed_without, running
 from duly.testing.board_stories import (
     ALL,
@@ -18,6 +18,7 @@ from duly.testing.board_stories import (
     held,
     joined,
     listed,
+    putting,
     removed_from,
     rows_of,
     seat,
@@ -60,18 +61,73 @@ class ServerStories:
         assert (await board.take(1, ALL)).holds
 
     @story
-    async def test_leases_are_renewed_by_another_server(self, another: Another, time: Time) -> None:
-        """It may have forgotten that they were: whoever it knows counts as alive for the time of a lease."""
+    async def test_runners_may_live_on_a_closed_board(self, another: Another, time: Time) -> None:
+        """It may have forgotten that leases were renewed: whoever it knows as a runner may run still."""
         first, second = await joined(another, 1, 2)
-        await held(second, 2, 0)
+        task, gone = running(task_in(0, 1)), running(task_in(1, 2))
+        await listed(first, 1, Row(task, 2), Row(gone, 3))
         time.advance(3 * TTL_US)
         time.change_server()
         await beaten(first, 1)
-        assert await _is_alive(first, 2)
-        time.advance(TTL_US - 1)
-        assert await _is_alive(first, 2)
-        time.advance(1)
+        assert [row.is_runner_alive for row in (await rows_of(first)).values()] == [True, False]
+        await listed_without(first, 1, 1, 2)
+        assert await removed_from(first) == [1]
+        time.advance(TTL_US)
+        await beaten(first, 1)
+        assert not (await rows_of(second))[1].is_runner_alive
+
+    @story
+    async def test_the_dead_stay_dead_otherwise(self, another: Another, time: Time) -> None:
+        """Whoever was dead counts as dead for all else: it keeps nobody's list from taking effect."""
+        first, second = await joined(another, 1, 2)
+        await listed(first, 1, fingerprint="older")
+        await listed(second, 2, fingerprint="newer")
+        time.advance(3 * TTL_US)
+        time.change_server()
+        await beaten(first, 1)
         assert not await _is_alive(first, 2)
+        assert (await first.publish(1, "older", putting())).is_new
+
+    @story
+    async def test_lease_of_a_clock_that_was_ahead(self, another: Another, time: Time) -> None:
+        """No lease lasts longer on another server than it is closed, whatever the clock showed before."""
+        first, second = await joined(another, 1, 2)
+        await second.beat(2, ttl_us=TTL_US)
+        await held(second, 2)
+        time.advance(-100 * TTL_US)
+        time.change_server()
+        await beaten(first, 1)
+        time.advance(TTL_US)
+        await beaten(first, 1)
+        assert not await _is_alive(first, 2)
+        assert (await first.take(1, ALL)).holds
+
+    @story
+    async def test_clock_that_is_set_back_opens_it(self, another: Another, time: Time) -> None:
+        """It is not closed for as long as the clock was wrong when it closed."""
+        (board,) = await joined(another, 1)
+        time.change_server()
+        await beaten(board, 1)
+        time.advance(-100 * TTL_US)
+        await beaten(board, 1)
+        assert (await board.take(1, ALL)).holds
+
+    @story
+    async def test_nothing_is_written_on_a_closed_board(self, another: Another, time: Time) -> None:
+        """Who held a shard may have lost it by what was forgotten: nothing is written by its term."""
+        (board,) = await joined(another, 1)
+        task = task_in(0, 1)
+        await listed(board, 1, Row(task))
+        holds = await held(board, 1)
+        time.change_server()
+        for is_whole in (False, True):  # the first to ask, and then once more
+            with pytest.raises(ShardsLostError):
+                await board.write(1, {holds[0]: 1}, rows=[Row(running(task), 1)], is_whole=is_whole)
+        assert (await rows_of(board))[1].run_by is None
+        assert not (await board.beat(1, ttl_us=TTL_US)).is_open
+        time.advance(TTL_US)
+        assert (await board.beat(1, ttl_us=TTL_US)).is_open
+        await board.write(1, {holds[0]: 1}, rows=[Row(running(task), 1)])
 
     @story
     async def test_longest_lease_counts(self, another: Another, time: Time) -> None:
@@ -85,20 +141,6 @@ class ServerStories:
         assert not (await first.take(1, ALL)).holds
         time.advance(1)
         assert (await first.take(1, ALL)).holds
-
-    @story
-    async def test_holders_go_on(self, another: Another, time: Time) -> None:
-        """What is held is held still, and can be written and given up."""
-        (board,) = await joined(another, 1)
-        task = task_in(0, 1)
-        await listed(board, 1, Row(task))
-        holds = await held(board, 1)
-        time.change_server()
-        view = await board.beat(1, ttl_us=TTL_US)
-        assert [place.holder for place in view.places] == [1, 1, 1, 1]
-        await board.write(1, {holds[0]: 1}, rows=[Row(running(task), 1)])
-        await board.give(1, [holds[0]])
-        assert (await board.view()).places[0].holder is None
 
     @story
     async def test_claim(self, another: Another) -> None:

@@ -144,7 +144,7 @@ class MemoryBoard:
         self._note_server()
         if not self._is_alive(member, now_us):
             raise SeatLostError(store=self.name)
-        if now_us < table.open_us:
+        if not self._is_open_for_work():
             return Taken((), (), now_us)
         wanted = set(shards) & set(range(len(table.shards)))
         holds = []
@@ -181,10 +181,13 @@ class MemoryBoard:
     ) -> None:
         """Write rows in shards that are held, if every hold is good and every number is new."""
         table = self._opened()
+        self._note_server()
         held = {hold.shard for hold in holds}
         assert {shard_of(row.task.name, len(table.shards)) for row in rows} <= held
         if refused := [
-            hold.shard for hold, number in holds.items() if not self._is_good(member, hold, number)
+            hold.shard
+            for hold, number in holds.items()
+            if not (self._is_good(member, hold, number) and self._is_open_for_work())
         ]:
             raise ShardsLostError(store=self.name, shards=refused)
         present = sum(self._is_writable(row.task, held, is_whole) for row in rows)
@@ -302,14 +305,16 @@ class MemoryBoard:
         return self.table
 
     def _note_server(self, ttl_us: int = 0) -> None:
-        """If another server has come to answer, renew every lease, and let nobody take a shard so long."""
-        table, server = self.table, self._server()
-        if table.server == server:
-            return
-        longest_us = max([ttl_us or self._ttl_us, *(seat.ttl_us for seat in table.members.values())])
-        table.server, table.open_us = server, self._now_us() + longest_us
-        for seat in table.members.values():
-            seat.lease_us = max(seat.lease_us, table.open_us)
+        """If another server has come to answer, close it for the longest lease that it knows."""
+        table, server, now_us = self.table, self._server(), self._now_us()
+        if table.server != server:
+            longest_us = max([ttl_us or self._ttl_us, *(seat.ttl_us for seat in table.members.values())])
+            table.server, table.since_us, table.open_us = server, now_us, now_us + longest_us
+            for seat in table.members.values():
+                seat.lease_us = min(seat.lease_us, table.open_us)
+
+    def _is_open_for_work(self) -> bool:
+        return not self.table.since_us <= self._now_us() < self.table.open_us
 
     def _all(self, now_us: Instant) -> list[Stored]:
         """All rows, and then the removed ones."""
@@ -327,6 +332,10 @@ class MemoryBoard:
     def _is_alive(self, member: int | None, now_us: Instant) -> bool:
         seat = None if member is None else self.table.members.get(member)
         return seat is not None and seat.lease_us > now_us
+
+    def _may_live(self, member: int | None, now_us: Instant) -> bool:
+        is_closed = not self._is_open_for_work()
+        return self._is_alive(member, now_us) or (is_closed and member in self.table.members)
 
     def _is_good(self, member: int, hold: Hold, number: int) -> bool:
         shard = self.table.shards[hold.shard]
@@ -353,7 +362,7 @@ class MemoryBoard:
             for at, entry in (table.removed | gone).items()
             if entry.started_us is not None
             and entry.ended_us is None
-            and self._is_alive(entry.run_by, now_us)
+            and self._may_live(entry.run_by, now_us)
             and not _is_of(entry, ids, names)
         }
 
@@ -384,7 +393,7 @@ class MemoryBoard:
             self.table.entries[entry.record[0]] = entry
 
     def _stored(self, entry: TaskRow, now_us: Instant, *, is_removed: bool = False) -> Stored:
-        is_alive = self._is_alive(entry.run_by, now_us)
+        is_alive = self._may_live(entry.run_by, now_us)
         return Stored(entry.record, entry.run_by, is_alive, entry.ended_us, entry.is_failed, is_removed)
 
     def _view(self, member: int | None) -> View:
@@ -417,6 +426,7 @@ class MemoryBoard:
             list(self._reported(member)),
             newest,
             server=self.table.server,
+            is_open=self._is_open_for_work(),
             requested=requested,
             start_up=table.start_up,
         )

@@ -57,8 +57,9 @@ class Table:
         self.scheduler_id = ""
         self.server = ""
         """Which server answered last."""
+        self.since_us: Instant = 0
         self.open_us: Instant = 0
-        """Nobody takes a shard before this instant: another server had come to answer."""
+        """Since when, and until when, it is closed: another server had come to answer."""
         self.members: dict[int, SeatRow] = {}
         self.shards: list[ShardRow] = []
         self.entries: dict[int, TaskRow] = {}

@@ -303,10 +303,12 @@ class SharedTimers:
                 self._pause(hold.shard)
         return given
 
-    async def claim(self) -> None:
-        """Write everything anew: another server of the board may have forgotten the latest writes."""
+    async def claim(self, view: View) -> bool:
+        """Write everything anew that is ours still; what another server of the board has forgotten is not."""
+        is_cut = await self.heed(view)
         for part in tuple(self._parts.values()):
             await part.flush(is_forgotten=True)
+        return is_cut
 
     async def enter(self, taken: Taken) -> None:
         """Put the timers of shards to work that were just taken."""

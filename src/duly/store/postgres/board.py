@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from duly.errors import TaskListMismatchError
+from duly.errors import StoreError, TaskListMismatchError
 from duly.instant import MINUTE_US, duration_us
 from duly.store.board import (
     SHARDS,
@@ -173,7 +173,7 @@ class PostgresBoard:
 
     async def claim(self, member: int, decide: Decide, /) -> None:
         """Put right what another server has forgotten."""
-        await self._do(partial(self._claim, member, decide), times_patience=_WHOLE_BOARD)
+        await self._do(partial(self._claim, member, decide))
 
     async def write(
         self,
@@ -193,6 +193,7 @@ class PostgresBoard:
             "shards": array(shards),
             "terms": array(hold.term for hold in holds),
             "numbers": array(holds.values()),
+            "ttl_us": self._ttl_us,
         }
         write = self._write_whole if is_whole else self._write
         refused, present = await self._do(partial(write, fence, rows))
@@ -334,7 +335,7 @@ class PostgresBoard:
         return Taken(holds, [stored_from(row) for row in rows], now_us)
 
     def _write(self, fence: Mapping[str, Any], rows: Sequence[Row]) -> tuple[Any, ...]:
-        script = self._scripts.of("lock", "write")
+        script = self._scripts.of("server", "lock", "write")
         return self._desk.line.ask(script, {**fence, **packed_state(rows)})[-1][0]
 
     def _write_whole(self, fence: Mapping[str, Any], rows: Sequence[Row]) -> tuple[Any, ...]:
@@ -352,9 +353,9 @@ class PostgresBoard:
 
     def _publish(self, member: int, fingerprint: str, decide: Decide, displaces: bool) -> Published:
         ask, scripts = self._desk.line.ask, self._scripts
-        values = {"member": member, "fingerprint": fingerprint, "ttl_us": self._ttl_us}
-        begin = "BEGIN;\n" + scripts.of("server", "standing")
-        *_, ((is_member, newest, own, is_superseded),) = ask(begin, values)
+        ask(scripts.of("server"), {"ttl_us": self._ttl_us})  # by itself: every beat waits for it
+        values = {"member": member, "fingerprint": fingerprint}
+        *_, ((is_member, newest, own, is_superseded),) = ask("BEGIN;\n" + scripts.of("standing"), values)
         if not is_member:
             raise SeatLostError(store=self.name)
         is_new = own == 0 or (own < newest and not is_superseded)
@@ -368,7 +369,7 @@ class PostgresBoard:
 
     def _supersede(self, edition: int, fingerprint: str, decide: Decide, displaces: bool) -> None:
         ask, scripts = self._desk.line.ask, self._scripts
-        *_, ((now_us, scheduler_id),), rows = ask(scripts.of("load"), {})
+        *_, ((now_us, scheduler_id),), rows = ask(scripts.of("lock_all", "load"), {})
         change = decide([stored_from(row) for row in rows], now_us, unescaped(scheduler_id))
         self._remove(change)
         self._put(change)
@@ -376,15 +377,29 @@ class PostgresBoard:
         ask(scripts.of("publish"), values)
 
     def _claim(self, member: int, decide: Decide) -> None:
-        ask, scripts = self._desk.line.ask, self._scripts
-        begin = "BEGIN;\n" + scripts.of("server", "load", "seat")
-        *_, ((now_us, scheduler_id),), rows, seats = ask(begin, {"member": member, "ttl_us": self._ttl_us})
-        if not seats:
-            raise SeatLostError(store=self.name)
-        change = decide([stored_from(row) for row in rows], now_us, unescaped(scheduler_id))
+        """Look first without locks: mostly there is nothing to put right, and others are in a hurry too."""
+        values = {"member": member, "ttl_us": self._ttl_us}
+        seen = self._decided(self._desk.line.ask(self._scripts.of("server", "load", "seat"), values), decide)
+        if not seen.put:
+            return
+        shards = {shard_of(row.task.name, self._shards) for row in seen.put}
+        # A new id is one that nobody else has come by meanwhile.
+        wanted = range(self._shards) if seen.removed else sorted(shards)
+        script = "BEGIN;\n" + self._scripts.of("lock", "load", "seat")
+        answers = self._desk.line.ask(script, {**values, "shards": array(wanted)})
+        change = self._decided(answers, decide)
+        held = [row for row in change.put if shard_of(row.task.name, self._shards) in wanted]
+        if len(held) < len(change.put) or (change.removed and not seen.removed):
+            raise StoreError(store=self.name, reason="was changed meanwhile; it is told again")
         self._put(change)
         self._remove(change)
-        ask("COMMIT", {})
+        self._desk.line.ask("COMMIT", {})
+
+    def _decided(self, answers: list[list[tuple[Any, ...]]], decide: Decide) -> Change:
+        *_, ((now_us, scheduler_id),), rows, seats = answers
+        if not seats:
+            raise SeatLostError(store=self.name)
+        return decide([stored_from(row) for row in rows], now_us, unescaped(scheduler_id))
 
     def _remove(self, change: Change) -> None:
         if change.removed:
@@ -396,7 +411,7 @@ class PostgresBoard:
 
 
 def _view_from(row: tuple[Any, ...]) -> View:
-    now_us, edition, seats, places, reported, fingerprint, server, requested, start_up = row
+    now_us, edition, seats, places, reported, fingerprint, server, requested, start_up, is_open = row
     return View(
         now_us=now_us,
         edition=edition,
@@ -407,4 +422,5 @@ def _view_from(row: tuple[Any, ...]) -> View:
         server=server,
         requested=[Waiting(*each) for each in _decoded(requested)],
         start_up=None if start_up is None else StartUp(*_decoded(start_up)),
+        is_open=is_open,
     )

@@ -27,7 +27,7 @@ class Scripts:
     def write_whole(self) -> str:
         """The script that puts tasks if the fence lets it."""
         put = self._of("put").replace("{gate}", ", gate WHERE is_open")
-        return self.of("lock") + "\n" + self._of("write_whole").replace("{put}", put)
+        return self.of("server", "lock") + "\n" + self._of("write_whole").replace("{put}", put)
 
     @cached_property
     def put(self) -> str:

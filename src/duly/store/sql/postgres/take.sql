@@ -17,7 +17,7 @@ taken AS (
         lost_us = CASE WHEN holder <> %(member)s THEN now_us ELSE lost_us END
     FROM clock
     WHERE shard = ANY (%(shards)s::integer[])
-      AND now_us >= (SELECT open_us FROM {schema}.server)
+      AND (SELECT {schema}.is_open())
       AND %(member)s IN (SELECT member FROM living)
       AND (holder IS NULL OR holder = %(member)s OR holder NOT IN (SELECT member FROM living))
     RETURNING shard, term
@@ -34,5 +34,5 @@ SELECT id, task.name, cron, retry_delay_us, registered_us, answered_us, last_att
 FROM clock, {schema}.task
 LEFT JOIN {schema}.member ON member = run_by
 WHERE shard IN (SELECT shard FROM {schema}.shard WHERE shard = ANY (%(shards)s::integer[]) AND holder = %(member)s)
-  AND now_us >= (SELECT open_us FROM {schema}.server)
+  AND (SELECT {schema}.is_open())
 ORDER BY id;

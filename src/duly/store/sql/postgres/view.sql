@@ -22,5 +22,6 @@ SELECT now_us,
           AND answer IS NULL
           AND until_us > now_us
           AND coalesce(taken_by, %(member)s) = %(member)s),
-       (SELECT json_build_array(started_up_us, opened_us)::text FROM {schema}.meta WHERE started_up_us IS NOT NULL)
+       (SELECT json_build_array(started_up_us, opened_us)::text FROM {schema}.meta WHERE started_up_us IS NOT NULL),
+       {schema}.is_open()
 FROM clock;

@@ -9,7 +9,7 @@ refused AS MATERIALIZED (
           AND shard.holder = %(member)s
           AND shard.term = hold.term
           AND shard.number < hold.number
-    WHERE shard.shard IS NULL
+    WHERE shard.shard IS NULL OR NOT (SELECT {schema}.is_open())
 ),
 present AS MATERIALIZED (
     SELECT count(*) AS number

@@ -178,6 +178,8 @@ class _Reckoner:
         account = self._accounts.get(run.name)
         if account is not None and account.run is run:
             account.run, account.cut, account.cut_us, account.idle_us = None, run, now_us, now_us
+            # If it was forgotten before its task was registered anew, nobody knows of it but its member.
+            account.is_vague = account.is_vague or (account.is_superseded and run.is_forgotten)
         if self._departed.get(run.name) is run:
             self._cut.add(run.name)
 
@@ -209,7 +211,7 @@ class _Reckoner:
                     self._cut.add(name)
                 continue
             left = self._departed.pop(name, None)
-            if left is not None and left.member not in edition.alive:
+            if left is not None and left.member not in edition.alive and not left.is_forgotten:
                 left = None
             is_cut = left is not None and name in self._cut
             minute_us = edition.now_us // MINUTE_US * MINUTE_US

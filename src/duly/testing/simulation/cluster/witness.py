@@ -48,6 +48,8 @@ class Run:
     """It was cancelled, or its program died."""
     is_durable: bool = False
     """Its end is on the board."""
+    is_forgotten: bool = False
+    """The board has forgotten something since it began."""
     committed: int = 0
     """How much had been seen when its start came onto the board."""
     is_vague: bool = False
@@ -287,8 +289,11 @@ class Witness:
         if published.is_new:
             self.counts["editions"] += 1
             self.trouble()
-            now_us, seats = self._sea.now_us(), self._sea.table.members
-            alive = frozenset(member for member, seat in seats.items() if seat.lease_us > now_us)
+            now_us, table = self._sea.now_us(), self._sea.table
+            is_closed = table.since_us <= now_us < table.open_us
+            alive = frozenset(
+                member for member, seat in table.members.items() if is_closed or seat.lease_us > now_us
+            )
             self._see(Edition(self._fingerprints[fingerprint], program.clock.now_us(), alive))
 
     def note_taken(
@@ -374,7 +379,7 @@ class Witness:
         self.counts["boards that forgot"] += 1
         for runs in self._runs.values():
             for run in runs:
-                run.is_durable = False
+                run.is_forgotten, run.is_durable = True, False
         self.trouble(self._plan.ttl_us)  # so long no shard changes hands
         self._see(Forgotten(self.stored_items()))
 

@@ -1,0 +1,1 @@
+SELECT FROM {schema}.shard ORDER BY shard FOR UPDATE;
