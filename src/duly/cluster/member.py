@@ -107,8 +107,8 @@ class Member:
         async with self.tenancy.moving:
             try:
                 outcome = await self._publish(listing)
-            except ShardsLostError:  # to another's list, a moment ago: what runs is not ours to write now
-                await self.tenancy.heed(await self.tenancy.beat())
+            except ShardsLostError:  # to a list of another, or by another server: it is not ours to write now
+                await self.tenancy.catch_up()
                 outcome = await self._publish(listing)
             await self.tenancy.heed(await self.tenancy.beat())
             await self.tenancy.rebalance()

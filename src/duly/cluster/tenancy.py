@@ -171,6 +171,7 @@ class Tenancy:
         self._announce("MemberJoined", member=self._name, server=view.server)
         if view.server != self._told:
             await self._tell(view)
+        self._is_blank = False
 
     def begin(self) -> None:
         """Beat from now on."""
@@ -308,7 +309,7 @@ class Tenancy:
                 self._fault = None
             is_new = view.server != self._told
             # First: what is not ours any more cannot be written, not even now.
-            is_cut = await (self._tell(view) if is_new else self.heed(view))
+            is_cut = await self._take_in(view)
             if is_cut and not self.is_leaving:
                 self._has_lapsed = True
                 await self._come_back("the board has forgotten what we held", is_known=True)
@@ -322,6 +323,13 @@ class Tenancy:
                 await self.heed(view)
             await self.rebalance(view)
 
+    async def catch_up(self) -> None:
+        """See what others did, and tell another server what we do. Under `moving`, if we are beating."""
+        await self._take_in(await self.beat())
+
+    async def _take_in(self, view: View) -> bool:
+        return await (self._tell(view) if view.server != self._told else self.heed(view))
+
     async def _tell(self, view: View) -> bool:
         """Tell a server that has just come to answer what runs here; whether runs had to be cut off for it.
 
@@ -329,7 +337,7 @@ class Tenancy:
         closed: by then it knows of all that runs, and what it was not told of has been cut off.
         """
         is_cut = await self._tenant.claim(view)
-        self._told, self._is_blank = view.server, False
+        self._told = view.server
         return is_cut
 
     async def _return(self) -> None:

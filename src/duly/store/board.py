@@ -252,7 +252,8 @@ class ShardsLostError(StoreError):
     def __init__(self, *, store: str, shards: Sequence[int]) -> None:
         self.shards = frozenset(shards)
         numbers = ", ".join(map(str, sorted(shards)))
-        super().__init__(store=store, reason=f"shards {numbers} have been taken by another member")
+        why = "another member has them, or another server of the database has come to answer"
+        super().__init__(store=store, reason=f"shards {numbers} are not held any more: {why}")
 
 
 class SupersededError(StoreError):
