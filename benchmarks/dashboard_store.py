@@ -5,7 +5,7 @@ from pathlib import Path
 
 import apsw
 
-from duly.store.sqlite import APPLICATION_ID, migrations
+from duly.store.schema import APPLICATION_ID, migrations
 
 _ROUND = """
 WITH RECURSIVE place(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM place WHERE i + 1 < :services)

@@ -21,8 +21,10 @@ __all__ = [
     "ScheduleTaskError",
     "SchedulerError",
     "StopSchedulerError",
+    "StoreDamagedError",
     "StoreError",
     "StoreInUseError",
+    "StoreReplacedError",
     "TaskInvalidStructureError",
     "TaskInvalidTypeError",
     "TaskInvalidValueError",
@@ -222,6 +224,27 @@ class StoreError(SchedulerError):
     def __init__(self, *, store: str, reason: str, cause: BaseException | None = None) -> None:
         super().__init__(f"Store {store}: {reason}", {"store": store, "reason": reason})
         self.__cause__ = cause
+
+
+class StoreDamagedError(StoreError):
+    """What a store holds cannot be read back; says in which table, and how to go on."""
+
+    def __init__(self, *, store: str, table: str, what: str, cause: BaseException | None = None) -> None:
+        # The remedy first: a log cuts long texts off.
+        reason = f"is damaged ({table}); restore a copy, or run `duly store repair` on it. Found: {what}"
+        super().__init__(store=store, reason=reason, cause=cause)
+        self.details |= {"table": table, "what": what}
+
+
+class StoreReplacedError(StoreError):
+    """Another file lies where the store of a live scheduler was, and cannot take its place."""
+
+    def __init__(self, *, store: str, fault: StoreError) -> None:
+        reason = (
+            "was replaced while in use by a file that cannot take its place. Nothing starts; put the store "
+            f"back, or move that file away. It {fault.details['reason']}"
+        )
+        super().__init__(store=store, reason=reason, cause=fault)
 
 
 class StoreInUseError(SchedulerError):

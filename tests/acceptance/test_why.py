@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 from duly import Scheduler
-from duly.store.sqlite import migrations
+from duly.store.schema import migrations
 from duly.testing import VirtualClock, crash
 from duly.verify import Recorder
 

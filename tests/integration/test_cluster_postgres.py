@@ -76,7 +76,7 @@ async def refusal(url: str, trace: Path, log: StringIO) -> str:
     await scheduler.stop()
     (failed,) = [event for event in events if event.name == "SchedulerInitializationFailed"]
     check_no_secret(f"{events} {told.value} {told.value.__cause__} {told.value.details}")
-    check_no_secret(trace.read_text() + log.getvalue())  # noqa: ASYNC240 (nobody else is waiting)
+    check_no_secret(trace.read_text() + log.getvalue())
     sentence = str(told.value.__cause__)
     assert sentence in failed.fields["error"]
     return sentence

@@ -208,25 +208,6 @@ async def test_older_copy_put_in_place(tmp_path: Path) -> None:
     await world.scheduler.stop()
 
 
-@pytest.mark.sqlite_only("a file is replaced under its scheduler")
-@pytest.mark.excused("S1d", "T3", "T4", "T7")  # two stores with two memories
-async def test_other_ids_put_in_place(tmp_path: Path) -> None:
-    """A database replaced by one with the same names under other ids is taken over, not fought with."""
-    path, other = tmp_path / "state.db", tmp_path / "other.db"
-    world = World(lambda: SQLiteStore(other), "12:00:00")
-    await world.begin(world.task("b"), world.task("a"))
-    await world.scheduler.stop()
-    world.same_store = lambda: SQLiteStore(path)
-    await world.begin(world.task("a"), world.task("b"))
-    world.calls.clear()
-    for name in ("state.db", "state.db-wal", "state.db-shm"):
-        (tmp_path / name).unlink()
-    other.rename(path)
-    await world.until("12:05")
-    assert len(world.calls) >= 8
-    await world.scheduler.stop()
-
-
 @pytest.mark.sqlite_only("only a file has a log beside it")
 async def test_log_deleted_while_in_use(tmp_path: Path) -> None:
     """A write-ahead log deleted under a live scheduler is noticed, and nothing is run again after a crash."""
@@ -242,20 +223,6 @@ async def test_log_deleted_while_in_use(tmp_path: Path) -> None:
     await world.crash()
     await world.begin(task)
     assert len(world.calls) == calls
-    await world.scheduler.stop()
-
-
-@pytest.mark.sqlite_only("only a file has a hold")
-async def test_hold_file_deleted(tmp_path: Path) -> None:
-    """A hold whose file was deleted is taken again at the next write, before anybody else runs a minute."""
-    path = tmp_path / "state.db"
-    world = World(lambda: SQLiteStore(path), "12:00:00")
-    await world.begin(world.task("a"))
-    (tmp_path / "state.db.hold").unlink()
-    await world.clock.advance(MINUTE)
-    second = Scheduler(path, timezone=UTC)
-    with pytest.raises(StoreInUseError):
-        await second.initialize([])
     await world.scheduler.stop()
 
 
@@ -289,7 +256,7 @@ async def test_crash_during_initialize(same_store: StoreFactory) -> None:
     await world.scheduler.stop()
 
 
-@pytest.mark.sqlite_only("only a file has a hold")
+@pytest.mark.sqlite_only("only a file is locked")
 async def test_refused_open_leaves_no_thread(tmp_path: Path) -> None:
     """An attempt to open a store that is held leaves no thread behind."""
     path = tmp_path / "state.db"

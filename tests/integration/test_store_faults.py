@@ -11,7 +11,7 @@ import pytest
 from duly import Scheduler, ScheduleTaskError, StoreError, StoreInUseError
 from duly.store import SQLiteStore
 from duly.store.reading import records_in
-from duly.store.sqlite import migrate, migrations
+from duly.store.schema import migrate, migrations
 from duly.testing import VirtualClock
 from tests.places import StoreFactory, by_hand, hooked
 from tests.world import HOUR, MINUTE, World

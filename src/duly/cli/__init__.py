@@ -43,7 +43,7 @@ COMMANDS = {
     "start": Entry("duly.cli.actions", "start", "Start a service now."),
     "status": Entry("duly.cli.status", "status", "Show how the daemon is, at a glance."),
     "stop": Entry("duly.cli.actions", "stop", "Stop a service, or the daemon."),
-    "store": Entry("duly.cli.store", "store", "Copy a store to a database."),
+    "store": Entry("duly.cli.store", "store", "Check, repair or copy a store."),
     "timers": Entry("duly.cli.timers", "timers", "List the timers: last run, next run, result, misses."),
     "trigger": Entry("duly.cli.actions", "trigger", "Fire a timer by hand."),
     "verify": Entry("duly.cli.verify", "verify", "Check a recorded trace against the model."),

@@ -108,7 +108,7 @@ class Share:
     ) -> tuple[Reconciliation, Change]:
         """What *listing*, as a new edition, makes of all rows of the board."""
         records = [row.record for row in stored if not row.is_removed]
-        tasks, unreadable = tasks_read(records, listing.registrations, self.schedules)
+        tasks, unreadable = tasks_read(records, listing.registrations, self.schedules, "the database")
         rows = {row.record[_NAME]: row for row in stored}
         now_us = self._poller.now_us()
         return change_by(

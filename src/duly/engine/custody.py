@@ -55,7 +55,7 @@ class Custody(Protocol):
 
 
 def tasks_read(
-    records: Sequence[Record], registrations: Sequence[Registration], schedules: Schedules
+    records: Sequence[Record], registrations: Sequence[Registration], schedules: Schedules, store: str
 ) -> tuple[dict[str, Task], list[int]]:
     """The stored tasks by name, and the ids of those that cannot be read and are not registered.
 
@@ -71,7 +71,11 @@ def tasks_read(
             task_id, name = record[0], record[COLUMNS.index("name")]
             if name in crons:
                 mark("unreadable row refused")
-                raise ScheduleTaskError(name=name, cron_expression=crons[name], cause=error) from error
+                refused = ScheduleTaskError(name=name, cron_expression=crons[name], cause=error)
+                refused.add_note(
+                    f"The row is in the table task of {store}; restore a copy, or run `duly store repair`"
+                )
+                raise refused from error
             mark("unreadable row removed")
             unreadable.append(task_id)
         else:

@@ -53,9 +53,19 @@ class Journal(Generic[T]):
     async def flush(self) -> None:
         """Write what is not yet written, now. Raises what the store raises."""
         # Twice: some faults, such as a file that was moved away, are over once they have been noticed.
-        if not await self.write([]) and not await self.write([]):
-            assert self._fault is not None
-            raise self._fault
+        for _ in range(2):
+            if await self.write([]) and await self._is_kept():
+                return
+        assert self._fault is not None
+        raise self._fault
+
+    async def _is_kept(self) -> bool:
+        """Whether the store still has what was written to it."""
+        try:
+            await self._store.save([])
+        except Exception as error:
+            self.note_fault(error)
+        return self._fault is None
 
     async def write(self, started: list[T]) -> bool:
         """Make the unsaved ends and the new starts durable in one transaction. False if that failed."""

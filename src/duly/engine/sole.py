@@ -53,7 +53,7 @@ class Sole:
         try:
             self._scheduler_id = contents.scheduler_id
             self._schedules.expect(item.expression for item in registrations)
-            known, unreadable = tasks_read(contents.records, registrations, self._schedules)
+            known, unreadable = tasks_read(contents.records, registrations, self._schedules, self._store.name)
             outcome = self._reconciled(registrations, known, is_restart=True)
             await self._take_over(outcome, registrations, unreadable)
         except BaseException:

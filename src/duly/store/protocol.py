@@ -37,7 +37,10 @@ class Shelf(Protocol[T_contra]):
         ...
 
     async def save(self, items: Sequence[T_contra], /) -> None:
-        """Write what running changed in *items*."""
+        """Write what running changed in *items*.
+
+        Without items nothing is written: it raises if what was written before is lost or damaged.
+        """
         ...
 
 

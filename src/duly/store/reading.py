@@ -1,17 +1,11 @@
 """Reading a SQLite store from outside, while its scheduler may be at work.
 
-The hold is not taken, and no file is made or changed. A store whose log lies beside it is read through that
-log, as any reader of SQLite does, which disturbs nobody. One without a log is read as it lies there: SQLite
-would otherwise make a log, only in order to read. One whose log has lost its index is read in a copy.
+It is not locked, and no file is made or changed (`readonly`).
 """
 
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import apsw
 import msgspec
@@ -19,12 +13,13 @@ import msgspec
 from duly.core.record import COLUMNS, Record
 from duly.errors import StoreError
 from duly.store.history import MissRow, RunRow
-from duly.store.sqlite import APPLICATION_ID, migrations, sql
+from duly.store.inspection import DAMAGE, damage_at
+from duly.store.readonly import read_only
+from duly.store.schema import APPLICATION_ID, migrations, sql
 from duly.store.tables import list_query, misses_query
 
 T = TypeVar("T")
 
-_BUSY_MS = 2_000
 _WITH_TASKS = 1
 _WITH_RUNS = 2
 _WITH_ORIGINS = 3
@@ -112,43 +107,16 @@ def read(path: Path, what: Callable[[Reader], T]) -> T:
         raise StoreError(store=str(path), reason="there is no such file; give the path of a store")
     if not path.is_file():
         raise StoreError(store=str(path), reason="is not a file; give the path of a store")
+    name, file = str(path), path.resolve()
     try:
-        return _settled(path.resolve(), str(path), what)
-    except msgspec.ValidationError as error:
-        raise StoreError(store=str(path), reason=f"has a row that is damaged: {error}") from error
+        return read_only(file, lambda connection: what(Reader(connection, _version(connection, name))))
+    except apsw.NotADBError as error:
+        reason = "is not a SQLite database; give the path of a store"
+        raise StoreError(store=name, reason=reason, cause=error) from error
+    except DAMAGE as error:
+        raise damage_at(file, name, error) from error
     except (apsw.Error, OSError) as error:
-        raise StoreError(store=str(path), reason=_reason(error), cause=error) from error
-
-
-def _settled(path: Path, name: str, what: Callable[[Reader], T]) -> T:
-    log, index = Path(f"{path}-wal"), Path(f"{path}-shm")
-    if log.exists() and index.exists():
-        return _read(path, name, "mode=ro", what)
-    if log.exists():
-        return _read_copy(path, log, name, what)
-    found = _read(path, name, "mode=ro&immutable=1", what)
-    # A scheduler that was started meanwhile may have written under our eyes.
-    return _settled(path, name, what) if log.exists() else found
-
-
-def _read_copy(path: Path, log: Path, name: str, what: Callable[[Reader], T]) -> T:
-    with TemporaryDirectory(prefix="duly-") as folder:
-        copy = Path(folder) / "store"
-        shutil.copyfile(path, copy)
-        shutil.copyfile(log, f"{copy}-wal")
-        return _read(copy, name, "mode=ro", what)
-
-
-def _read(path: Path, name: str, options: str, what: Callable[[Reader], T]) -> T:
-    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    connection = apsw.Connection(f"file:{quote(os.fsencode(path))}?{options}", flags=flags)
-    try:
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        connection.set_busy_timeout(_BUSY_MS)
-        connection.execute("BEGIN")  # so that all that is read is of one moment
-        return what(Reader(connection, _version(connection, name)))
-    finally:
-        connection.close(force=True)
+        raise StoreError(store=name, reason=_reason(error), cause=error) from error
 
 
 def _version(connection: apsw.Connection, name: str) -> int:
@@ -169,8 +137,6 @@ def _version(connection: apsw.Connection, name: str) -> int:
 
 
 _REASONS: tuple[tuple[type[BaseException], str], ...] = (
-    (apsw.NotADBError, "is not a SQLite database; give the path of a store"),
-    (apsw.CorruptError, "is damaged; restore it from a copy"),
     (apsw.BusyError, "is locked by another program; try again"),
     (PermissionError, "may not be read by you; ask for the permission, or run this as its owner"),
     (apsw.CantOpenError, "cannot be opened; may you read it, and the files beside it?"),

@@ -3,6 +3,16 @@
 Every write is one transaction made of one or two statements, whatever the number of tasks. A connection that
 failed is closed and opened anew for the next write, so a fault that passes (a full disk, a lock, a pulled
 network mount) needs no restart. The file is never written before it is known to be ours and not newer.
+
+Other programs do things to the files of a store in use: restore a backup, delete the log, fill it with
+zeros. That is looked for before each write (`files.change_between`) and, frame by frame, before the log is
+copied into the database (`wal.sound_frames`). What is found is a StoreError, and the scheduler above then
+writes all its tasks anew. Before that:
+
+- The file is gone, is another one, or was written in place: our log is kept aside. What is there now is used
+  only if it is empty, or an intact store of the same scheduler.
+- The log is gone: we still have it open, so it is copied to the database.
+- The log is damaged: database and log are kept aside, and what is sound in the log is used.
 """
 
 import asyncio
@@ -10,27 +20,40 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import UTC
 from functools import cache, partial
-from importlib.resources import files
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import apsw
 import msgspec
 
 from duly.core.record import STATE_COLUMNS, record_of, state_of
 from duly.core.task import Task
-from duly.errors import StoreError, TaskListMismatchError
+from duly.errors import StoreDamagedError, StoreError, StoreReplacedError, TaskListMismatchError
+from duly.instant import Instant, datetime_at
 from duly.marks import mark
-from duly.store.hold import Hold, Place, place_of
+from duly.store.files import (
+    FileChange,
+    FileState,
+    StoreFiles,
+    change_between,
+    copy_open_file,
+    files_at,
+    keep_log,
+    kept_name,
+)
+from duly.store.inspection import DAMAGE, FAULTS, check_replacement, damage_at, findings_at
+from duly.store.lock import FileLock
 from duly.store.looking import Onlooker, connection_to
 from duly.store.protocol import Contents
+from duly.store.schema import checked_version, in_transaction, migrate, migrations, sql
+from duly.store.wal import LogCount, copy_frames, sound_frames
 from duly.threads import Worker, Works
 
 T = TypeVar("T")
 
-APPLICATION_ID = 0x64756C79  # "duly", so that `file` and we can tell our databases from others
 _CHECKPOINT_PAGES = 1_000
 _FEW = range(1, 51)
 """So many tasks are bound value by value, which takes half the time of JSON; for more SQLite reads JSON."""
@@ -62,14 +85,17 @@ class SQLiteStore:
         self._path = Path(os.path.abspath(path))  # noqa: PTH100 (links stay links)
         self._busy_ms = busy_ms
         self._vfs = vfs
-        self._hold = Hold(self._path, self._name)
+        self._lock = FileLock(self._path, self._name)
         self._worker = Worker(f"duly store {path}") if worker is None else worker
         self._onlooker = Onlooker(self._path, busy_ms=busy_ms, vfs=vfs) if worker is None else None
         self._connection: apsw.Connection | None = None
-        self._files = str(self._path), f"{self._path}-wal"
-        self._places: tuple[Place, ...] = ()
+        self._files = StoreFiles(None, None)
+        """Our files as they were when only we had written them."""
+        self._is_replaced = False
+        """Whether the file at our path may be another's, and must be looked at before it is written."""
+        self._is_log_damaged = False
         self._scheduler_id = self._new_id = ""
-        self._wal_pages = 0
+        self._wal_pages = self._tried_pages = self._page_bytes = 0
         self._is_open = False
         self.on_write: OnWrite | None = None
         """Told, in the writer's thread, how many seconds each write took and whether it was written."""
@@ -96,16 +122,17 @@ class SQLiteStore:
             statements.append((sql("remove"), _encoded(removed).decode()))
         if put:
             statements.append((sql("put"), _encoded([record_of(task) for task in put]).decode()))
-        change = partial(self._execute, statements)
-        await self._worker.do(partial(self._write, partial(_in_transaction, change)))
-        self._checkpoint_soon()
+        await self.write(partial(self._execute, statements))
 
     async def save(self, tasks: Sequence[Task]) -> None:
         """Write what running changed, in one transaction."""
+        if not tasks:
+            await self._do(self._check_log)
+            return
         change = partial(self._save, [(task.id, *state_of(task)) for task in tasks])
         # One row is written whole or not at all, without our saying so.
-        write = change if len(tasks) == 1 else partial(_in_transaction, change)
-        await self._worker.do(partial(self._write, write))
+        write = change if len(tasks) == 1 else partial(in_transaction, change)
+        await self._do(partial(self._write, write))
         self._checkpoint_soon()
 
     async def read(self, query: Callable[[apsw.Connection], T]) -> T:
@@ -117,21 +144,23 @@ class SQLiteStore:
         if self._onlooker is None or not self._is_open or self._connection is None:
             return await self.read(query)
         try:
-            return await self._onlooker.look(query, self._places)
-        except (apsw.Error, OSError) as error:
-            raise StoreError(store=self.name, reason=_reason(error), cause=error) from error
+            return await self._onlooker.look(query, self._files.database and self._files.database.identity)
+        except FAULTS as error:
+            raise await self._worker.do(partial(self._fault, error)) from error
 
     async def write(self, change: Callable[[apsw.Connection], object]) -> None:
         """Make *change* to the other tables of the file, in one transaction. Raises StoreError."""
-        await self._worker.do(partial(self._write, partial(_in_transaction, change)))
+        await self._do(partial(self._write, partial(in_transaction, change)))
         self._checkpoint_soon()
 
     async def close(self) -> None:
         """Close the file and let go of it."""
         if self._onlooker is not None:
             await self._onlooker.close()
-        await self._worker.do(self._shut)
-        self._worker.end()
+        try:
+            await self._worker.do(self._close)
+        finally:
+            self._worker.end()
 
     async def drop(self) -> None:
         """Let go without another write, as the end of the process would."""
@@ -140,13 +169,24 @@ class SQLiteStore:
         await self._worker.do(self._abandon)
         self._worker.end()
 
+    async def _do(self, work: Callable[[], object]) -> None:
+        """Do *work* in the worker. If our files turn out to be changed, secure what is left, and raise."""
+        try:
+            await self._worker.do(work)
+        except _FilesChangedError as changed:
+            # SQLite shares one index of the log among all connections of a process: it lives as long as one.
+            if self._onlooker is not None:
+                await self._onlooker.close()
+            await self._worker.do(partial(self._secure, changed.change))
+
     # --- in the worker thread ---
 
     def _open(self, new_id: str) -> Contents:
-        self._hold.take()
-        self._is_open = True
+        self._lock.acquire()
+        self._is_open, self._is_replaced = True, False
         try:
             self._scheduler_id, self._new_id = "", new_id
+            self._guarded(self._check_left_log)
             connection = self._connected()
             records = self._guarded(lambda: connection.execute(sql("load")).fetchall())
         except BaseException:
@@ -178,7 +218,7 @@ class SQLiteStore:
             told(time.perf_counter() - begun_s, is_written=is_written)
 
     def _write_now(self, write: Callable[[apsw.Connection], object]) -> None:
-        self._check_in_place()
+        self._check_files()
         connection = self._connected()
         try:
             self._guarded(partial(write, connection))
@@ -189,28 +229,124 @@ class SQLiteStore:
                 self._disconnect()
             raise
 
-    def _check_in_place(self) -> None:
-        """Notice a file that was deleted or replaced: SQLite would go on writing into the void."""
-        if self._is_open:
-            self._hold.check()
-        if self._connection is None or self._places == self._places_now():
+    def _check_files(self) -> None:
+        """Notice what another program did to our files. Raises _FilesChangedError."""
+        if self._connection is None:
             return
+        now = files_at(str(self._path))
+        change = change_between(self._files, now)
+        if change is None and self._is_log_damaged:
+            change = FileChange.LOG_DAMAGED
+        if change is not None:
+            raise _FilesChangedError(change)
+        self._files = now
+
+    def _check_log(self) -> bool:
+        """Whether the log is what was written; False if that cannot be checked. Raises _FilesChangedError."""
+        self._check_files()
+        if self._connection is None:
+            return False
+        try:
+            sound = sound_frames(f"{self._path}-wal", self._page_bytes)
+        except (OSError, apsw.FullError, apsw.IOError, apsw.CantOpenError):
+            return False  # there is no room for the copy
+        if sound < LogCount(self._connection).frames:
+            self._is_log_damaged = True
+            raise _FilesChangedError(FileChange.LOG_DAMAGED)
+        return True
+
+    def _check_left_log(self) -> None:
+        """Refuse a log that a dead process left, if the database was put there after it and does not fit.
+
+        People restore a backup after a crash and forget the log. SQLite would replay it over the backup.
+        """
+        here = files_at(str(self._path))
+        if here.log is None or here.database is None or here.database.changed_ns <= here.log.modified_ns:
+            return
+        if here.log.size_bytes and (found := findings_at(self._path, most=1)):
+            remedy = f"If the file was restored, its log ({self._path.name}-wal) is another's: remove it"
+            what = f"{found[0].what}. {remedy}"
+            raise StoreDamagedError(store=self.name, table=found[0].table, what=what)
+
+    def _secure(self, change: FileChange) -> NoReturn:
+        """Let go of files that were changed under us, and keep what is ours of them. Raises StoreError."""
+        if change is FileChange.LOG_REMOVED:
+            kept = self._guarded(self._put_foreign_log_aside)
+            what_next = f"{kept}it is made anew"
+        elif change is FileChange.LOG_DAMAGED:
+            kept = self._guarded(self._put_damage_aside)
+            what_next = f"both are kept as {kept}, and what is known is written anew"
+        else:
+            what_next = self._guarded(partial(self._leave_file, self._files.log))
+        raise StoreError(store=self.name, reason=f"{change}; {what_next}")
+
+    def _put_foreign_log_aside(self) -> str:
+        """Copy our log, which has no name any more, to the database; another one at its place is kept."""
+        kept = ""
+        if files_at(str(self._path)).log is not None:
+            kept = kept_name(str(self._path), "replaced")
+            keep_log(str(self._path), kept)
+            kept = f"another one is kept as {Path(kept).name}-wal, and "
         self._disconnect()
-        raise StoreError(
-            store=self.name, reason="was moved, deleted or replaced while in use; writing it anew"
+        return kept
+
+    def _put_damage_aside(self) -> str:
+        """Keep a damaged log and its database under another name, and go on with what is sound."""
+        assert self._connection is not None
+        assert self._lock.descriptor is not None
+        path, kept = str(self._path), kept_name(str(self._path), "damaged")
+        sound, copied = sound_frames(f"{path}-wal", self._page_bytes), LogCount(self._connection).copied
+        self._disconnect(is_copied=False)
+        copy_open_file(self._lock.descriptor, kept)
+        keep_log(path, kept)
+        # The database has the first frames already. With fewer than those, older pages would undo newer ones.
+        if sound > max(copied, 0):
+            copy_frames(f"{kept}-wal", f"{path}-wal", sound, self._page_bytes)
+        return Path(kept).name
+
+    def _leave_file(self, log: FileState | None) -> str:
+        """Let go of a file that is not ours any more, and say what lies in its place."""
+        path, kept_log = str(self._path), ""
+        self._is_replaced = True
+        self._disconnect(is_copied=False)
+        self._lock_anew()  # if another scheduler has the new file, then it has the log, too
+        here = files_at(path).log
+        if here is not None and log is not None and here.identity == log.identity:
+            kept = kept_name(path, "replaced")
+            keep_log(path, kept)
+            kept_log = f"its log is kept as {Path(kept).name}-wal; "
+        newest_us = self._replacement_age_us()
+        if newest_us is None:
+            return f"{kept_log}there is nothing in its place, and what is known is written anew"
+        at = datetime_at(newest_us, UTC).isoformat(timespec="seconds")
+        return (
+            f"{kept_log}an older copy of it is in its place, in which the last run began at {at}: "
+            "what is known is written anew, and the history since then is lost"
         )
+
+    def _lock_anew(self) -> None:
+        """Lock the file that is at the path now."""
+        self._lock.release()
+        self._lock.acquire()
+
+    def _replacement_age_us(self) -> Instant | None:
+        """When something last happened in the file that took our place. Raises StoreReplacedError."""
+        try:
+            return check_replacement(self._path, self.name, self._scheduler_id)
+        except StoreError as error:
+            raise StoreReplacedError(store=self.name, fault=error) from error
 
     def _connected(self) -> apsw.Connection:
         if not self._is_open:
             raise StoreError(store=self.name, reason="is not open")
         if self._connection is None:
+            if self._is_replaced:
+                self._lock_anew()
+                self._guarded(self._replacement_age_us)
             self._connection = self._guarded(self._connect)
-            self._places = self._places_now()
+            self._files, self._is_replaced = files_at(str(self._path)), False
+            self._is_log_damaged = False
         return self._connection
-
-    def _places_now(self) -> tuple[Place, ...]:
-        file, log = self._files
-        return place_of(file), place_of(log)
 
     def _connect(self) -> apsw.Connection:
         connection = connection_to(
@@ -218,11 +354,12 @@ class SQLiteStore:
         )
         try:
             connection.set_busy_timeout(self._busy_ms)
-            version = _checked_version(connection, self.name)
+            version = checked_version(connection, self.name)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             # We checkpoint after a write has been acknowledged, not while somebody waits for it.
             connection.execute("PRAGMA wal_autocheckpoint = 0")
+            self._page_bytes = int(str(connection.execute("PRAGMA page_size").get))
             connection.set_wal_hook(self._note_wal)
             migrate(connection, version, migrations())
             self._scheduler_id = _identified(connection, self._scheduler_id or self._new_id)
@@ -236,67 +373,67 @@ class SQLiteStore:
         return apsw.SQLITE_OK
 
     def _checkpoint_soon(self) -> None:
-        if self._wal_pages > _CHECKPOINT_PAGES:
-            self._wal_pages = 0
+        # Each try reads the whole log. One that a reader prevents is not repeated with every write.
+        if self._wal_pages < self._tried_pages:
+            self._tried_pages = 0  # the log has begun anew
+        if self._wal_pages - self._tried_pages > _CHECKPOINT_PAGES:
+            self._tried_pages = self._wal_pages
             self._worker.post(self._checkpoint)
 
     def _checkpoint(self) -> None:
-        if self._connection is not None:
-            # If it cannot be done now (a reader, a full disk) the log grows until the next try.
-            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        with suppress(_FilesChangedError):  # the next write finds it too, and deals with it
+            if self._check_log() and self._connection is not None:
+                # If it cannot be done now (a reader, a full disk) the log grows until the next try.
+                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                self._files = files_at(str(self._path))
+
+    def _close(self) -> None:
+        # In the worker, behind every write already handed over.
+        try:
+            if not self._check_log():
+                self._disconnect(is_copied=False)  # SQLite checks it at the next start
+        except _FilesChangedError as changed:
+            self._secure(changed.change)
+        finally:
+            self._shut()
 
     def _shut(self) -> None:
-        # In the worker, behind every write already handed over.
         self._is_open = False
         self._disconnect()
-        self._hold.release()
+        self._lock.release()
 
-    def _disconnect(self) -> None:
+    def _disconnect(self, *, is_copied: bool = True) -> None:
+        """Close the connection, with the log copied to the database, or left as it is."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            # Closing folds the log back into the file. If it cannot, the log keeps what is in it.
+            # What cannot be copied stays in the log.
             with suppress(apsw.Error):
+                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(not is_copied))
                 connection.close(force=True)
 
     def _abandon(self) -> None:
-        if self._connection is not None:
-            self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        self._disconnect(is_copied=False)
         self._shut()
 
     def _guarded(self, act: Callable[[], T]) -> T:
         """Do *act*; whatever SQLite or the file system says against it becomes a StoreError."""
         try:
             return act()
-        except (apsw.Error, OSError) as error:
-            raise StoreError(store=self.name, reason=_reason(error), cause=error) from error
+        except FAULTS as error:
+            raise self._fault(error) from error
+
+    def _fault(self, error: BaseException) -> StoreError:
+        if isinstance(error, DAMAGE) and not isinstance(error, apsw.NotADBError):
+            return damage_at(self._path, self.name, error)
+        return StoreError(store=self.name, reason=_reason(error), cause=error)
 
 
-def migrate(connection: apsw.Connection, version: int, steps: Sequence[str]) -> None:
-    """Bring a database of format *version* to the newest, in one transaction. Step n leads to format n."""
-    if version >= len(steps):
-        return
+class _FilesChangedError(Exception):
+    """Another program has changed our files; the worker cannot deal with it alone."""
 
-    def change(connection: apsw.Connection) -> None:
-        for step in steps[version:]:
-            connection.execute(step)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {len(steps)}")
-
-    _in_transaction(change, connection)
-
-
-@cache
-def migrations() -> tuple[str, ...]:
-    """The steps from an empty database to the present format."""
-    folder = files("duly.store").joinpath("sql", "sqlite")
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name[:4].isdigit())
-    return tuple(folder.joinpath(name).read_text() for name in names)
-
-
-@cache
-def sql(name: str) -> str:
-    """One of our statements, by name."""
-    return files("duly.store").joinpath("sql", "sqlite", f"{name}.sql").read_text()
+    def __init__(self, change: FileChange) -> None:
+        super().__init__(change)
+        self.change = change
 
 
 @cache
@@ -312,36 +449,6 @@ def _save_many() -> str:
     return sql("save").format(rows=sql("save_many"))
 
 
-def _in_transaction(change: Callable[[apsw.Connection], object], connection: apsw.Connection) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        change(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:  # SQLite has rolled back by itself after some faults
-            connection.execute("ROLLBACK")
-        raise
-
-
-def _checked_version(connection: apsw.Connection, name: str) -> int:
-    """The format of the database, if it is ours to use; it is only read to find out."""
-    version = _number(connection, "PRAGMA user_version")
-    known = len(migrations())
-    if version > known:
-        reason = f"has format {version}, written by a newer duly; this one knows up to {known}. Upgrade duly"
-        raise StoreError(store=name, reason=reason)
-    is_ours = _number(connection, "PRAGMA application_id") == APPLICATION_ID
-    if not is_ours and _number(connection, "SELECT count(*) FROM sqlite_schema"):
-        raise StoreError(store=name, reason="is a SQLite database of another program; choose another path")
-    return version
-
-
-def _number(connection: apsw.Connection, query: str) -> int:
-    value = connection.execute(query).get
-    assert isinstance(value, int)
-    return value
-
-
 def _identified(connection: apsw.Connection, new_id: str) -> str:
     """The scheduler identifier of the database, which is *new_id* if it had none."""
 
@@ -350,7 +457,7 @@ def _identified(connection: apsw.Connection, new_id: str) -> str:
             "INSERT INTO scheduler SELECT ? WHERE NOT EXISTS (SELECT * FROM scheduler)", (new_id,)
         )
 
-    _in_transaction(change, connection)
+    in_transaction(change, connection)
     return str(connection.execute("SELECT id FROM scheduler").get)
 
 
@@ -359,8 +466,7 @@ _REASONS: tuple[tuple[type[BaseException], str], ...] = (
     (apsw.ReadOnlyError, "is read-only; make the file and its directory writable"),
     (apsw.BusyError, "is locked by another program; it is tried again"),
     (apsw.LockedError, "is locked; it is tried again"),
-    (apsw.NotADBError, "is not a SQLite database; choose another path or restore the file from a copy"),
-    (apsw.CorruptError, "is damaged; restore it from a copy, or move it away to begin anew"),
+    (apsw.NotADBError, "is not a SQLite database; choose another path, or restore the store from a copy"),
     (apsw.CantOpenError, "cannot be opened; is it a file, and is its directory there and writable?"),
     (apsw.IOError, "cannot be read or written (input/output error); look at the disk"),
 )

@@ -1,6 +1,6 @@
 """The other tables of a SQLite store: the history of runs and misses, the services, and the timers.
 
-They share the file, its hold, its one writer thread and its faults with the tasks: `SQLiteStore.read` and
+They share the file, its lock, its one writer thread and its faults with the tasks: `SQLiteStore.read` and
 `write` carry everything. A timer's row is written like a task's: whole, and as one of a group.
 """
 
@@ -14,7 +14,8 @@ import msgspec
 from duly.instant import Instant
 from duly.store.history import MissRow, RunRow
 from duly.store.protocol import Contents
-from duly.store.sqlite import SQLiteStore, sql
+from duly.store.schema import sql
+from duly.store.sqlite import SQLiteStore
 
 T = TypeVar("T")
 
@@ -94,7 +95,7 @@ class SQLiteRows:
 
     async def run(self, run_id: int) -> RunRow | None:
         """One run."""
-        return next(iter(_runs(await self._rows(sql("run_one"), (run_id,)))), None)
+        return next(iter(await self._read_runs(sql("run_one"), (run_id,))), None)
 
     async def misses(self, *, timer: str | None = None, limit: int) -> list[MissRow]:
         """Misses, newest first."""
@@ -105,11 +106,11 @@ class SQLiteRows:
 
     async def open_runs(self) -> list[RunRow]:
         """The runs of which no end is known, oldest first."""
-        return _runs(await self._rows(sql("run_open")))
+        return await self._read_runs(sql("run_open"))
 
     async def last_ends(self) -> dict[str, RunRow]:
         """Of each service the newest run that has ended."""
-        return {row.service: row for row in _runs(await self._rows(sql("run_last_ends")))}
+        return {row.service: row for row in await self._read_runs(sql("run_last_ends"))}
 
     async def prune(self, *, oldest_us: Instant, runs: int, misses: bool = True) -> None:
         """Forget what is too old or too much, but never the newest of each service that has ended."""
@@ -121,6 +122,9 @@ class SQLiteRows:
         if misses:
             chosen = {"oldest": oldest_us, "runs": runs}
             await self._store.write(partial(_execute, sql("miss_prune"), chosen))
+
+    async def _read_runs(self, query: str, values: Any = None) -> list[RunRow]:
+        return await self._store.read(lambda connection: _runs(connection.execute(query, values).fetchall()))
 
     async def _rows(self, query: str, values: Any = None) -> list[Any]:
         return await self._store.read(lambda connection: connection.execute(query, values).fetchall())
@@ -199,6 +203,9 @@ class TimerShelf(Generic[T]):
 
     async def save(self, timers: Sequence[T]) -> None:
         """Write what running changed, in one transaction."""
+        if not timers:
+            await self._store.save([])
+            return
         rows = self._encoded(timers)
         await self._store.write(lambda connection: connection.execute(sql("timer_put"), (rows,)))
 

@@ -64,6 +64,8 @@ class ShardShelf:
 
     async def save(self, timers: Sequence[TimerState]) -> None:
         """Write what running changed."""
+        if not timers:
+            return
         begins = any(
             timer.running_run is not None and self._runs.get(timer.id) != timer.running_run
             for timer in timers
