@@ -3,8 +3,9 @@
 from mutants.mutant import Mutant, mutant
 
 SOLE, CUSTODY = "engine/sole.py", "engine/custody.py"
-SCHEDULER, SQLITE, MEMORY, SAVE = (
+SCHEDULER, SCHEMA, SQLITE, MEMORY, SAVE = (
     "scheduler.py",
+    "store/schema.py",
     "store/sqlite.py",
     "store/memory.py",
     "store/sql/sqlite/save.sql",
@@ -51,7 +52,7 @@ OF_LIFECYCLE: tuple[Mutant, ...] = (
         SOLE,
         "        except BaseException:\n            await self._store.close()\n            raise\n",
         "        except BaseException:\n            raise\n",
-        wrong="A first initialize that fails keeps hold of the store.",
+        wrong="A first initialize that fails keeps the store locked.",
     ),
     mutant(
         "unreadable-task-begins-anew",
@@ -86,7 +87,7 @@ OF_STORES: tuple[Mutant, ...] = (
     ),
     mutant(
         "no-transaction",
-        SQLITE,
+        SCHEMA,
         '    connection.execute("BEGIN IMMEDIATE")\n    try:\n        change(connection)\n        connection.execute("COMMIT")\n',
         "    try:\n        change(connection)\n",
         wrong="A new list is written statement by statement, and a crash leaves half of it.",
@@ -100,9 +101,9 @@ OF_STORES: tuple[Mutant, ...] = (
         wrong="The removals of a list are committed before its additions.",
     ),
     mutant(
-        "hold-not-released",
+        "lock-not-released",
         SQLITE,
-        "        self._disconnect()\n        self._hold.release()\n",
+        "        self._disconnect()\n        self._lock.release()\n",
         "        self._disconnect()\n",
         wrong="A store that was closed cannot be opened again.",
     ),

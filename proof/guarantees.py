@@ -21,6 +21,7 @@ from duly.testing.simulation.scenarios import SCENARIOS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "guarantees.md"
+STORES = ROOT / "proof" / "stores.md"
 MUTANTS_PAGE = ROOT / "docs" / "mutants.md"
 _DEPTH = 3
 _PAIRS = 200
@@ -126,7 +127,8 @@ def _page(lives: Numbers, points: dict[str, Numbers], orders: Numbers, first: in
         ("violations", f"{everything.failed:,}"),
     ):
         yield f"| {what} | {number} |"
-    yield "\n## Crash points\n"
+    yield f"\n{STORES.read_text()}"
+    yield "## Crash points\n"
     yield "Every point of a small scenario at which the process can die: between any two steps of the event loop, before and after each call of the store, at each"
     yield f"operation of the disk; and pairs of them, the second in the recovery from the first (up to {_PAIRS} a scenario).\n"
     yield "| scenario | crashed at, of those that exist | starts checked | violations |\n|---|---|---|---|"
