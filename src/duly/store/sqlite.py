@@ -246,11 +246,13 @@ class SQLiteStore:
         self._check_files()
         if self._connection is None:
             return False
+        # Counted before they are checked: another program may add frames meanwhile.
+        frames = LogCount(self._connection).frames
         try:
             sound = sound_frames(f"{self._path}-wal", self._page_bytes)
         except (OSError, apsw.FullError, apsw.IOError, apsw.CantOpenError):
             return False  # there is no room for the copy
-        if sound < LogCount(self._connection).frames:
+        if sound < frames:
             self._is_log_damaged = True
             raise _FilesChangedError(FileChange.LOG_DAMAGED)
         return True
