@@ -79,7 +79,7 @@ def _serve(path: Path, level: int, *, timers: bool | None, is_echoing: bool, wai
     logging.basicConfig(level=level, format=_FORMAT, handlers=[handler])
     try:
         with redirect_stderr(EchoStream(echo)):
-            serve(load_to_run(path), timers=timers, is_echoing=is_echoing, wait_sec=wait_sec)
+            serve(load_to_run(path), timers=timers, is_echoing=is_echoing, wait_sec=wait_sec, log=echo)
     except ConfigError as error:
         raise Failure("invalid_configuration", error.message, exit_code=4, as_json=False) from error
     except SchedulerError as error:

@@ -1,10 +1,16 @@
 """The output of all services on the daemon's own output, line by line, each with the name of its service.
 
 That is what people expect of a container: `docker logs` shows it. A thread does the writing, because a
-terminal that was stopped or a full pipe must not stop the daemon; what piles up behind it is dropped, and
-counted. The daemon's log goes the same way, for the same reason.
+terminal that was stopped or a full pipe must not stop the daemon. The daemon's log goes the same way, for the
+same reason.
+
+Lines that cannot be written are dropped and counted: when a slow reader leaves too many waiting, and while
+writing fails, as on a full disk. Writing is then tried again, less and less often. As soon as it works, one
+line says how many lines are missing at that place. Until then `faults` says it, and health shows that. Only
+a pipe without a reader is given up: nobody is left who could miss a line.
 """
 
+import errno
 import io
 import logging
 import os
@@ -15,6 +21,10 @@ from collections.abc import Callable
 
 _MOST_WAITING = 1 << 20
 _LONGEST_LINE = 4096
+_FIRST_PAUSE_S = 1
+_LONGEST_PAUSE_S = 16
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NAMES = {1: "stdout", 2: "stderr"}
 
 
 class Echo:
@@ -22,9 +32,16 @@ class Echo:
 
     def __init__(self, descriptor: int = 1) -> None:
         self._descriptor = descriptor
+        self._name = _NAMES.get(descriptor, f"descriptor {descriptor}")
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
-        self._lost = 0
+        self._dropped = 0
+        """Lines of which no notice was begun. While there are any, all that comes is dropped as well: the
+        notice then stands where the lines are missing."""
+        self._noticed = 0
+        """Lines dropped that the notice under way tells of."""
+        self._reason = ""
+        self._last_byte = b"\n"
         self._is_closed = False
         self._runs: dict[int, _Lines] = {}
         self._changed = threading.Condition()
@@ -45,7 +62,6 @@ class Echo:
     def close(self, patience_s: float = 1.0) -> None:
         """Write what waits, if that can be done soon."""
         with self._changed:
-            self._own_up()
             self._is_closed = True
             self._changed.notify()
         self._thread.join(patience_s)
@@ -53,43 +69,91 @@ class Echo:
     def put(self, lines: bytes) -> None:
         """Write whole *lines* soon."""
         with self._changed:
-            if self._waiting and self._waiting_bytes + len(lines) > _MOST_WAITING:
-                self._lost += lines.count(b"\n")
+            if not self._thread.is_alive():
                 return
-            self._own_up()
-            self._waiting.append(lines)
-            self._waiting_bytes += len(lines)
-            self._changed.notify()
+            if self._dropped:
+                self._dropped += _count(lines)
+            elif self._waiting and self._waiting_bytes + len(lines) > _MOST_WAITING:
+                self._dropped = _count(lines)
+                self._reason = f"the reader of {self._name} is too slow"
+            else:
+                self._waiting.append(lines)
+                self._waiting_bytes += len(lines)
+                self._changed.notify()
 
-    def _own_up(self) -> None:
-        if self._lost:
-            notice = f"duly: {self._lost} lines were not shown here, because nobody took them\n".encode()
-            self._lost = 0
-            self._waiting.append(notice)
+    def faults(self) -> list[str]:
+        """The lines dropped and the reason, in a sentence, until the output itself tells of them."""
+        with self._changed:
+            number = self._dropped + self._noticed
+            return [self._sentence(number)] if number and self._thread.is_alive() else []
+
+    def _sentence(self, number: int) -> str:
+        return f"{number} output {'line' if number == 1 else 'lines'} dropped: {self._reason}"
 
     def _write_all(self) -> None:
-        while True:
+        pause_s = _FIRST_PAUSE_S
+        while (batch := self._next_batch()) is not None:
+            fault = self._write(*batch)
+            if fault is None:
+                pause_s = _FIRST_PAUSE_S
+                continue
+            if isinstance(fault, BrokenPipeError):
+                return  # the tail of each run is kept in the store
             with self._changed:
-                while not self._waiting:
-                    if self._is_closed:
-                        return
-                    self._changed.wait()
-                lines = b"".join(self._waiting)
-                self._waiting.clear()
-                self._waiting_bytes = 0
-            try:
-                self._write(lines)
-            except OSError:
-                return  # nobody is there to read; the tail of each run is kept in the store
+                if self._is_closed:
+                    return
+                self._changed.wait_for(lambda: self._is_closed, pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
-    def _write(self, lines: bytes) -> None:
-        left = memoryview(lines)
+    def _next_batch(self) -> tuple[bytes, bytes] | None:
+        """The lines to write next, and a notice of those dropped after them; None when it is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._dropped or self._is_closed)
+            if not self._waiting and not self._dropped:
+                return None
+            lines = b"".join(self._waiting)
+            self._waiting.clear()
+            self._waiting_bytes = 0
+            self._noticed, self._dropped = self._dropped, 0
+            if not self._noticed:
+                return lines, b""
+            torn = b"" if (lines[-1:] or self._last_byte) == b"\n" else b"\n"
+            return lines, torn + f"duly: {self._sentence(self._noticed)}\n".encode()
+
+    def _write(self, lines: bytes, notice: bytes) -> OSError | None:
+        """Write a batch. If that fails, what is left of it is dropped, and the error is the answer."""
+        left = memoryview(lines + notice)
         while left:
             try:
-                left = left[os.write(self._descriptor, left) :]
+                written = os.write(self._descriptor, left)
             except BlockingIOError:
-                # Whoever shares our output has made it so that it does not block.
+                # Another process has set our output, which it shares, to non-blocking.
                 select.select([], [self._descriptor], [])
+            except OSError as error:
+                self._drop_unwritten(bytes(left[: max(len(left) - len(notice), 0)]), error)
+                return error
+            else:
+                self._last_byte = bytes(left[written - 1 : written])
+                left = left[written:]
+        with self._changed:
+            self._noticed = 0
+        return None
+
+    def _drop_unwritten(self, lines: bytes, error: OSError) -> None:
+        """Drop *lines*, and what came since: its place is after a notice that cannot be written now."""
+        with self._changed:
+            self._dropped += self._noticed + sum(map(_count, [lines, *self._waiting]))
+            self._noticed = 0
+            self._waiting.clear()
+            self._waiting_bytes = 0
+            is_full = error.errno in _DISK_FULL
+            said = f"{self._name} cannot be written: {error.strerror}"
+            self._reason = f"the disk behind {self._name} is full" if is_full else said
+
+
+def _count(lines: bytes) -> int:
+    """How many lines they are; the last may lack its end."""
+    return lines.count(b"\n") + bool(lines and not lines.endswith(b"\n"))
 
 
 class EchoHandler(logging.Handler):

@@ -28,17 +28,25 @@ _HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 
 
 def serve(
-    config: Config, *, timers: bool | None = None, is_echoing: bool = True, wait_sec: float = 0
+    config: Config,
+    *,
+    timers: bool | None = None,
+    is_echoing: bool = True,
+    wait_sec: float = 0,
+    log: Echo | None = None,
 ) -> None:
     """Run the daemon of *config* until a signal or a client ends it.
 
-    A database that cannot be reached is waited for, for so long, before anything starts.
+    A database that cannot be reached is waited for, for so long, before anything starts. *log* writes the
+    daemon's log; health reports the lines that it drops.
 
     Raises StoreError, StoreInUseError, SocketError, PathTooLongError, WebRefusedError.
     """
     before = os.umask(0o077)  # the store holds outputs and the socket takes orders: ours alone
     os.umask(before | 0o077)
-    asyncio.run(_serve(config, timers=timers, is_echoing=is_echoing, wait_sec=wait_sec, umask=before))
+    asyncio.run(
+        _serve(config, timers=timers, is_echoing=is_echoing, wait_sec=wait_sec, log=log, umask=before)
+    )
 
 
 def _tell_wait(reason: str, waited_sec: float) -> None:
@@ -46,7 +54,13 @@ def _tell_wait(reason: str, waited_sec: float) -> None:
 
 
 async def _serve(
-    config: Config, *, timers: bool | None, is_echoing: bool, wait_sec: float, umask: int
+    config: Config,
+    *,
+    timers: bool | None,
+    is_echoing: bool,
+    wait_sec: float,
+    log: Echo | None,
+    umask: int,
 ) -> None:
     processes = HostProcesses(umask=umask)
     sharing = sharing_of(config, processes.brood, wait_sec=wait_sec, on_wait=_tell_wait)
@@ -73,6 +87,7 @@ async def _serve(
     reaper.begin()
     front = _Front(daemon, notifier)
     front.handle_signals()
+    daemon.fault_sources += [output.faults for output in (echo, log) if output is not None]
     if echo is not None:
         daemon.on_run_started.append(lambda row: _echo(daemon, echo, row))
         daemon.on_run_ended.append(lambda row: echo.end(row.id))
