@@ -79,6 +79,8 @@ LEVELS: Mapping[str, int] = {
     "DashboardStarted": logging.INFO,
     "DashboardFault": logging.WARNING,
     "DeadManPingFailed": logging.WARNING,
+    "ListenerFault": logging.ERROR,
+    "ListenerRecovered": logging.INFO,
 }
 """Every event there is, and its level."""
 

@@ -87,6 +87,8 @@ DAEMON_LEVELS = {
     "DashboardStarted": logging.INFO,
     "DashboardFault": logging.WARNING,
     "DeadManPingFailed": logging.WARNING,
+    "ListenerFault": logging.ERROR,
+    "ListenerRecovered": logging.INFO,
 }
 
 

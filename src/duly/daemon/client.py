@@ -6,6 +6,7 @@ what it was asked for still answers others. Whoever waits for something long can
 """
 
 import socket
+import struct
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import Any
@@ -22,7 +23,7 @@ from duly.daemon.protocol import (
 )
 
 _CHUNK = 1 << 16
-_CONNECT_S = 5.0
+_CONNECT_S = 5
 _SILENT = "it says nothing; is it stopped or overloaded?"
 
 _REASONS: tuple[tuple[type[OSError], str], ...] = (
@@ -74,7 +75,9 @@ class Client:
             raise UnreachableError(self.path, str(error)) from error
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(_CONNECT_S)
+            # Blocking, with the kernel's own time-out: a socket with a time-out of Python's does not block,
+            # and is refused at once when many connect at the same moment and the daemon's queue is full.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _CONNECT_S, 0))
             connection.connect(self.path)
             connection.settimeout(self._patience_s)
         except OSError as error:

@@ -86,7 +86,7 @@ class Daemon:
         self._sharing = sharing
         self._zone = _zone_of(config)
         self._wants_timers = config.settings.timers if timers is None else timers
-        self._server = Server(socket_path(config), self)
+        self._server = Server(socket_path(config), self, on_shortage=partial(self.note_shortage, "socket"))
         self._supervisor: Supervisor | None = None
         self._gate: Gate | None = None
         self._turn = asyncio.Lock()
@@ -475,6 +475,15 @@ class Daemon:
             self._announce("DashboardStarted", url=url)
         else:
             self._announce("DashboardFault", error=fault)
+
+    def note_shortage(self, listener: str, error: OSError | None) -> None:
+        """Tell that connections of a *listener* cannot be accepted as they come, or that they can again."""
+        if error is None:
+            self._announce("ListenerRecovered", listener=listener)
+            return
+        said = f"connections to the {listener} have to wait: {error.strerror or error}"
+        remedy = "give the daemon a higher limit of open files (ulimit -n, LimitNOFILE=)"
+        self._announce("ListenerFault", listener=listener, error=f"{said}; {remedy}")
 
     def note_action(self, action: str, id: str | None, who: str) -> None:  # noqa: A002 (the word for it)
         """Tell that somebody did something."""

@@ -8,6 +8,7 @@ import secrets
 import socket
 import sys
 from collections.abc import MutableMapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from duly.config import Config
@@ -41,7 +42,9 @@ class Dashboard:
         """Serve *daemon*, as soon as it runs."""
         self._daemon = daemon
         self.site.serve(daemon)
-        self._server = self._serving(self.site, self._settings)
+        self._server = self._serving(
+            self.site, self._settings, on_shortage=partial(daemon.note_shortage, "dashboard")
+        )
         daemon.doors.append(self)
 
     async def start(self) -> None:

@@ -1,29 +1,32 @@
-"""What keeps a daemon from being well, as its events tell: each fault stands until its opposite is told."""
+"""Open faults, derived from events; each is cleared by its recovery event."""
 
 from duly.events import Event
 
-_FAULTS = {"StoreFault", "BoardFault", "ConfigurationRefused"}
-_MENDED = {
+_FAULTS = {"StoreFault", "BoardFault", "ConfigurationRefused", "ListenerFault"}
+_RECOVERIES = {
     "StoreRecovered": "StoreFault",
     "BoardRecovered": "BoardFault",
     "ConfigurationReloaded": "ConfigurationRefused",
+    "ListenerRecovered": "ListenerFault",
 }
 
 
 class Faults:
-    """The faults that stand, a sentence for each."""
+    """The open faults, a sentence for each."""
 
     def __init__(self) -> None:
-        self._standing: dict[str, str] = {}
+        self._open: dict[tuple[str, str], str] = {}
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What stands now."""
-        return tuple(self._standing.values())
+        """What is wrong now."""
+        return tuple(self._open.values())
 
     def listener(self, event: Event) -> None:
-        """Hear of what happens."""
+        """Take note of an event."""
+        # Each listener fails and recovers on its own; of the others there is one.
+        which = event.fields.get("listener", "")
         if event.name in _FAULTS:
-            self._standing[event.name] = event.fields["error"]
-        elif event.name in _MENDED:
-            self._standing.pop(_MENDED[event.name], None)
+            self._open[event.name, which] = event.fields["error"]
+        elif event.name in _RECOVERIES:
+            self._open.pop((_RECOVERIES[event.name], which), None)

@@ -110,12 +110,14 @@ Streaming = Callable[[Backend, Any, str], AsyncGenerator[Any, None]]
 
 
 class Operation(NamedTuple):
-    """One operation. *stream* is there if it can answer piece by piece."""
+    """One operation. *stream* is there if it can answer piece by piece; following always may take long."""
 
     params: type[Params]
     function: Function
     is_read: bool
     stream: Streaming | None = None
+    may_take_long: bool = False
+    """It waits for a process, for the store or for its turn."""
 
 
 def params_for(operation: Operation, given: Mapping[str, Any]) -> Params:
@@ -339,13 +341,13 @@ OPERATIONS: Mapping[str, Operation] = {
     "definitions": Operation(Nothing, _definitions, is_read=True),
     "history": Operation(OfHistory, _history, is_read=True),
     "logs": Operation(OfLogs, _logs, is_read=True, stream=_follow),
-    "start": Operation(OfOne, _start, is_read=False),
-    "stop": Operation(OfOne, _stop, is_read=False),
-    "trigger": Operation(OfOne, _trigger, is_read=False),
-    "enable": Operation(OfOne, _enable, is_read=False),
-    "disable": Operation(OfOne, _disable, is_read=False),
-    "gate": Operation(OfGate, _gate, is_read=False),
-    "reload": Operation(Nothing, _reload, is_read=False),
+    "start": Operation(OfOne, _start, is_read=False, may_take_long=True),
+    "stop": Operation(OfOne, _stop, is_read=False, may_take_long=True),
+    "trigger": Operation(OfOne, _trigger, is_read=False, may_take_long=True),
+    "enable": Operation(OfOne, _enable, is_read=False, may_take_long=True),
+    "disable": Operation(OfOne, _disable, is_read=False, may_take_long=True),
+    "gate": Operation(OfGate, _gate, is_read=False, may_take_long=True),
+    "reload": Operation(Nothing, _reload, is_read=False, may_take_long=True),
     "shut_down": Operation(Nothing, _shut_down, is_read=False),
 }
 """Every operation there is."""

@@ -4,6 +4,10 @@ The socket is made with mode 0600 and asks the kernel who is at the other end: t
 Whatever a client does (nothing, rubbish, too much, vanish in the middle) costs the daemon a task and a
 timeout, nothing else. What was begun for a client that vanished is done to its end; only streams end with
 their reader.
+
+Nobody can shut others out. Beyond the limit of connections a new one takes the place of the one that has kept
+the daemon waiting longest, for a request or while it should read. Requests that may take long (starting,
+stopping, following output) fill only half of the places, so `duly status` and `duly stop` always find one.
 """
 
 import asyncio
@@ -12,10 +16,12 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+from duly.daemon.acceptor import Acceptor
 from duly.daemon.backend import Backend
 from duly.daemon.operations import Operation, operation_called, params_for
 from duly.daemon.protocol import (
@@ -37,7 +43,6 @@ MOST_CLIENTS = 64
 IDLE_S = 60.0
 """How long a client may take to ask, or to read."""
 _LAST_WORDS_S = 1.0
-_BACKLOG = 128
 _PROBE_S = 2.0
 
 
@@ -56,36 +61,51 @@ class Server:
     """
 
     def __init__(
-        self, path: Path, backend: Backend, *, most_clients: int = MOST_CLIENTS, idle_s: float = IDLE_S
+        self,
+        path: Path,
+        backend: Backend,
+        *,
+        most_clients: int = MOST_CLIENTS,
+        idle_s: float = IDLE_S,
+        on_shortage: Callable[[OSError | None], object] = lambda _: None,
     ) -> None:
         self._path = path
         self._backend = backend
         self._most_clients = most_clients
+        self._most_long = max(most_clients // 2, 1)
         self._idle_s = idle_s
-        self._server: asyncio.Server | None = None
+        self._on_shortage = on_shortage
+        self._acceptor: Acceptor | None = None
         self._place: tuple[int, int] | None = None
         self._clients: set[asyncio.Task[None]] = set()
+        self._waited_for: dict[asyncio.StreamWriter, None] = {}
+        """The connections that keep us waiting, the longest wait first."""
         self._works: set[asyncio.Task[None]] = set()
+        self._long: set[asyncio.Task[None]] = set()
+        """Those of the works that may take long."""
 
     async def start(self) -> None:
         """Listen. Raises SocketError, PathTooLongError."""
         checked_path(str(self._path))
         listening = _bound(self._path)
+        self._place = _place_of(self._path)
+        self._acceptor = Acceptor(
+            listening, self._on_connection, make_room=self._make_room, on_shortage=self._on_shortage
+        )
         try:
-            self._place = _place_of(self._path)
-            self._server = await asyncio.start_unix_server(
-                self._accepted, sock=listening, limit=LONGEST_REQUEST, backlog=_BACKLOG
-            )
-        except BaseException:
-            listening.close()
+            self._acceptor.start()
+        except OSError as error:
+            self._acceptor.close()
             self._remove()
-            raise
+            reason = f"cannot be listened at: {error.strerror or error}"
+            raise SocketError(path=str(self._path), reason=reason) from error
 
     async def close(self) -> None:
         """Listen no more, give those at the socket a moment for their answers, and remove it."""
-        if self._server is None:
+        if self._acceptor is None:
             return
-        self._server.close()
+        self._acceptor.close()
+        await asyncio.sleep(0)  # noqa: TID251 (yields: who was accepted just now has a task that began)
         # Removed at once: whoever comes now finds nobody, instead of waiting for an answer.
         self._remove()
         if self._works:
@@ -95,7 +115,7 @@ class Server:
             client.cancel()
         if self._clients:
             await asyncio.wait(self._clients, timeout=_LAST_WORDS_S)
-        self._server = None
+        self._acceptor = None
 
     def _remove(self) -> None:
         """Remove the socket, unless another daemon has put its own in its place."""
@@ -106,10 +126,31 @@ class Server:
 
     # --- one client ---
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _on_connection(self, connection: socket.socket) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(connection), name="duly client")
         self._clients.add(task)
+        task.add_done_callback(self._clients.discard)
+
+    def _make_room(self) -> bool:
+        """Close the connection that has kept us waiting longest; whether there was one."""
+        silent = next(iter(self._waited_for), None)
+        if silent is None:
+            return False
+        del self._waited_for[silent]
+        silent.transport.abort()
+        return True
+
+    @contextmanager
+    def _waiting_for(self, writer: asyncio.StreamWriter) -> Iterator[None]:
+        """While it is the client's turn, its place may go to another one."""
+        self._waited_for[writer] = None
+        try:
+            yield
+        finally:
+            self._waited_for.pop(writer, None)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        reader, writer = await asyncio.open_unix_connection(sock=connection, limit=LONGEST_REQUEST)
         try:
             await self._served(reader, writer)
         except (OSError, TimeoutError, asyncio.CancelledError):
@@ -117,7 +158,6 @@ class Server:
         except Exception as error:
             tell_operator(f"duly: a client of the socket could not be served: {described(error)}")
         finally:
-            self._clients.discard(task)
             writer.close()
 
     async def _served(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -127,7 +167,7 @@ class Server:
                 writer, error_line(OperationError(FAILED, "this daemon belongs to another user"))
             )
             return
-        if len(self._clients) > self._most_clients:
+        if len(self._clients) > self._most_clients and not self._make_room():
             message = f"the daemon has {self._most_clients} clients already; try again"
             await self._send(writer, error_line(OperationError(BUSY, message)))
             return
@@ -136,15 +176,16 @@ class Server:
 
     async def _line(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
         """The next request; None when there is none any more."""
-        async with asyncio.timeout(self._idle_s):
-            try:
-                return await reader.readuntil(b"\n")
-            except asyncio.IncompleteReadError:
-                return None  # without its newline it is no request: whoever sent it vanished
-            except asyncio.LimitOverrunError:
-                message = f"a request may have {LONGEST_REQUEST} bytes, and this one has more"
-                await self._send(writer, error_line(OperationError(BAD_REQUEST, message)))
-                return None
+        try:
+            with self._waiting_for(writer):
+                async with asyncio.timeout(self._idle_s):
+                    return await reader.readuntil(b"\n")
+        except asyncio.IncompleteReadError:
+            return None  # without its newline it is no request: whoever sent it vanished
+        except asyncio.LimitOverrunError:
+            message = f"a request may have {LONGEST_REQUEST} bytes, and this one has more"
+            await self._send(writer, error_line(OperationError(BAD_REQUEST, message)))
+            return None
 
     async def _answer(
         self, line: bytes, who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -152,17 +193,31 @@ class Server:
         try:
             request = request_from(line)
             operation = operation_called(request.op)
-            if operation.stream is not None and request.params.get("follow") is True:
+            is_stream = operation.stream is not None and request.params.get("follow") is True
+            is_long = is_stream or operation.may_take_long
+            if is_long:
+                self._check_may_take_long()
+            if is_stream:
                 await self._stream(operation, request, who, reader, writer)
                 return
-            work = asyncio.create_task(self._worked(operation, request, who, writer))
+            work = self._begin(self._worked(operation, request, who, writer), is_long=is_long)
         except OperationError as error:
             await self._send(writer, error_line(error))
             return
-        self._works.add(work)
-        work.add_done_callback(self._works.discard)
         # A client that vanishes, or a server that closes, leaves no operation half done.
         await asyncio.shield(work)
+
+    def _check_may_take_long(self) -> None:
+        if len(self._long) >= self._most_long:
+            message = f"the daemon is busy with {self._most_long} requests that take long; try again"
+            raise OperationError(BUSY, message)
+
+    def _begin(self, work: Coroutine[Any, Any, None], *, is_long: bool) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        for tasks in (self._works, self._long) if is_long else (self._works,):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        return task
 
     async def _worked(
         self, operation: Operation, request: Request, who: str, writer: asyncio.StreamWriter
@@ -187,10 +242,8 @@ class Server:
         pieces = operation.stream(self._backend, params_for(operation, request.params), who)
         # A reader who has gone does not say so by writing, and the run may be silent for days.
         gone = asyncio.create_task(reader.read(1))
-        sending = asyncio.create_task(self._sent(pieces, request.op, writer))
-        # When the daemon ends, so do the runs: their followers are to hear of that.
-        self._works.add(sending)
-        sending.add_done_callback(self._works.discard)
+        # One of the works: when the daemon ends, so do the runs, and their followers are to hear of that.
+        sending = self._begin(self._sent(pieces, request.op, writer), is_long=True)
         try:
             await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -218,8 +271,9 @@ class Server:
 
     async def _send(self, writer: asyncio.StreamWriter, line: bytes) -> None:
         writer.write(line)
-        async with asyncio.timeout(self._idle_s):
-            await writer.drain()
+        with self._waiting_for(writer):
+            async with asyncio.timeout(self._idle_s):
+                await writer.drain()
 
 
 def _refusal(op: str, error: Exception) -> OperationError:

@@ -197,8 +197,9 @@ def _templates() -> Environment:
 
 def _prepare() -> None:
     """Compile the templates before somebody waits for one."""
-    for name in _templates().list_templates():
-        _templates().get_template(name)
+    with suppress(OSError):  # no descriptor is left, say: the page that needs the template reads it again
+        for name in _templates().list_templates():
+            _templates().get_template(name)
 
 
 Gathered = tuple[str, Mapping[str, Any], int]

@@ -3,7 +3,7 @@
 It listens at a loopback address, a unix socket that only its owner may open, or elsewhere with a token. There
 is no ticking main loop and no signal handler: an idle dashboard costs no wake-ups. A connection has a limited
 time to ask and to read. Beyond their limit a new one takes the place of the one that has kept quiet longest,
-so that nobody shuts others out by saying nothing.
+so that nobody shuts others out by saying nothing. The same happens when the process has no descriptor left.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from duly.config.addresses import Address
+from duly.daemon.acceptor import Acceptor
 from duly.web.app import create_app
 from duly.web.guard import Counts
 from duly.web.security import HEADERS
 from duly.web.settings import Limits, WebRefusedError, WebSettings, checked
 from duly.web.site import Site
 
-_BACKLOG = 128
 _LAST_WORDS_S = 1.0
 _TURNS = 3
 """Of the loop, until a connection that was just let in is made, is ended, and is closed."""
@@ -56,15 +56,31 @@ _logger = logging.getLogger("duly.web.http")
 _logger.addFilter(_Sparing())
 
 
+def _log_shortage(error: OSError | None) -> None:
+    if error is None:
+        _logger.info("connections are accepted again")
+    else:
+        _logger.error("connections have to wait: %s", error.strerror or error)
+
+
 class WebServer:
     """Serves *site* from `start` to `close`. Raises WebRefusedError if it may not listen as it is told to."""
 
-    def __init__(self, site: Site, settings: WebSettings, *, app: ASGIApp | None = None) -> None:
+    def __init__(
+        self,
+        site: Site,
+        settings: WebSettings,
+        *,
+        app: ASGIApp | None = None,
+        on_shortage: Callable[[OSError | None], object] = _log_shortage,
+    ) -> None:
         self._site = site
+        self._on_shortage = on_shortage
         self._settings = checked(settings)
         self._app = app or create_app(site, settings)
         self._state = ServerState()
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
+        self._accepting: set[asyncio.Task[Any]] = set()
         self._is_closing = False
         self._place: tuple[int, int] | None = None
         self.address: Address | None = None
@@ -110,17 +126,28 @@ class WebServer:
         )
         self._is_closing = False
         loop = asyncio.get_running_loop()
-        if wanted.path is not None:
-            self._server = await loop.create_unix_server(factory, sock=listening, backlog=_BACKLOG)
-        else:
-            self._server = await loop.create_server(factory, sock=listening, backlog=_BACKLOG)
+
+        def accept(connection: socket.socket) -> None:
+            task = loop.create_task(loop.connect_accepted_socket(factory, connection))
+            self._accepting.add(task)
+            task.add_done_callback(self._accepting.discard)
+
+        self._acceptor = Acceptor(listening, accept, make_room=self._make_room, on_shortage=self._on_shortage)
+        try:
+            self._acceptor.start()
+        except OSError as error:
+            self._acceptor.close()
+            raise WebRefusedError(f"it cannot listen at {wanted}: {error.strerror or error}") from error
+
+    def _make_room(self) -> bool:
+        return closed_longest_quiet(cast("set[Connection]", self._state.connections))
 
     async def close(self) -> None:
         """Listen no more, end the streams, give answers under way a moment, and close what is left."""
-        if self._server is None:
+        if self._acceptor is None:
             return
         self._is_closing = True
-        self._server.close()
+        self._acceptor.close()
         self._remove()
         self._site.live.close()
         for connection in list(self._state.connections):
@@ -136,7 +163,7 @@ class WebServer:
             await asyncio.wait(self._state.tasks, timeout=_LAST_WORDS_S)
         for _ in range(_TURNS):
             await asyncio.sleep(0)  # noqa: TID251 (yields: whoever was let in as it closed is shown the door)
-        self._server, self.address = None, None
+        self._acceptor, self.address = None, None
 
     def _remove(self) -> None:
         path = self._settings.address.path
@@ -177,18 +204,11 @@ class Connection(H11Protocol):
         if self._is_over():
             transport.abort()
             return
-        if len(self.connections) > self._limits.connections and not self._took_a_place():
+        others = cast("set[Connection]", self.connections) - {self}
+        if len(others) >= self._limits.connections and not closed_longest_quiet(others):
             transport.abort()
             return
         self._expect()
-
-    def _took_a_place(self) -> bool:
-        others = cast("set[Connection]", self.connections) - {self}
-        quiet = [other for other in others if other.is_quiet and not other.transport.is_closing()]
-        if not quiet:
-            return False
-        min(quiet, key=lambda other: other.quiet_since_s).transport.abort()
-        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Somebody went."""
@@ -251,6 +271,15 @@ class Connection(H11Protocol):
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
+
+
+def closed_longest_quiet(connections: set[Connection]) -> bool:
+    """Close the one of *connections* that has kept quiet longest; whether there was one."""
+    quiet = [each for each in connections if each.is_quiet and not each.transport.is_closing()]
+    if not quiet:
+        return False
+    min(quiet, key=lambda each: each.quiet_since_s).transport.abort()
+    return True
 
 
 def url_of(where: Address) -> str:
