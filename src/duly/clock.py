@@ -150,19 +150,26 @@ class WatchedClock:
     async def _look(self, watcher: Watcher) -> None:
         wall_us = instant_of(self.now())
         while True:
-            await self._minute_or_so(datetime_at(wall_us - wall_us % MINUTE_US + MINUTE_US, UTC))
+            minute = datetime_at(wall_us - wall_us % MINUTE_US + MINUTE_US, UTC)
+            await sleep_until_or(self._clock, minute, 60)
             now_us = instant_of(self.now())
             if now_us < wall_us - NOTICEABLE_US:
                 watcher(Step(wall_us, now_us))
             wall_us = now_us
 
-    async def _minute_or_so(self, moment: datetime) -> None:
-        """Wait for *moment* on the user's clock, or, lest that was set back, a minute of the loop's."""
-        sleeping = asyncio.ensure_future(self._clock.sleep_until(moment))
-        try:
-            await asyncio.wait([sleeping], timeout=60)
-        finally:
-            sleeping.cancel()
+
+async def sleep_until_or(clock: Clock, moment: datetime, most_s: float) -> None:
+    """Sleep until *moment*, or at most *most_s* of loop time, in case the clock is set back meanwhile."""
+    sleeping = asyncio.ensure_future(clock.sleep_until(moment))
+    try:
+        await asyncio.wait([sleeping], timeout=most_s)
+    finally:
+        sleeping.cancel()
+
+
+async def pause(clock: Clock, seconds: float) -> None:
+    """Sleep for *seconds*, also if the clock is set back meanwhile."""
+    await sleep_until_or(clock, clock.now() + timedelta(seconds=seconds), seconds)
 
 
 def watchable(clock: Clock | None) -> Watchable:

@@ -134,6 +134,25 @@ def test_pruning(kind: Kind, tmp_path: Path) -> None:
 
 
 @KINDS
+def test_pruning_misses(kind: Kind, tmp_path: Path) -> None:
+    """Old misses go, and all but the newest of each timer; without leave to touch them, none."""
+
+    async def scenario(rows: Rows) -> None:
+        misses = [MissRow(timer, at_us, "disabled") for at_us in (50, 40, 60, 70) for timer in ("", "a", "b")]
+        await rows.put([], [MissRow("rare", 10, "overlap"), *misses])
+        await rows.prune(oldest_us=45, runs=2, misses=False)
+        assert len(await rows.misses(limit=99)) == 13
+        await rows.prune(oldest_us=45, runs=9)
+        assert [each.at_us for each in await rows.misses(limit=99)] == [70] * 3 + [60] * 3 + [50] * 3
+        await rows.prune(oldest_us=0, runs=2)
+        assert [(each.timer, each.at_us) for each in await rows.misses(limit=99)] == [
+            (timer, at_us) for at_us in (70, 60) for timer in ("b", "a", "")
+        ]
+
+    run(scenario, kind, tmp_path)
+
+
+@KINDS
 def test_last_ends_of_many(kind: Kind, tmp_path: Path) -> None:
     """Of every service the newest run that ended is found, also behind newer ones that have not."""
 

@@ -10,7 +10,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
-from datetime import timedelta, tzinfo
+from datetime import tzinfo
 from functools import partial
 from itertools import chain
 from typing import TypeVar
@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import tzlocal
 
 from duly import __version__
-from duly.clock import Clock, watchable
+from duly.clock import Clock, pause, watchable
 from duly.config import Config, Service, socket_path, starts_at_boot, store_path
 from duly.config.errors import ConfigError
 from duly.config.loading import load_to_run
@@ -48,8 +48,7 @@ from duly.threads import in_thread
 
 T = TypeVar("T")
 
-_PRUNED_EVERY = 500
-"""Runs that end between two prunings of the history."""
+_PRUNE_PERIOD_S = 600
 _DAY_US = 86_400 * 1_000_000
 _FIRST_PAUSE_S = 1
 _LONGEST_PAUSE_S = 16
@@ -93,7 +92,6 @@ class Daemon:
         self._over = asyncio.Event()
         self._started_us: Instant | None = None
         self._is_started_up = False
-        self._ended_runs = 0
         self._pruning: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self.on_started_up: list[Callable[[], None]] = []
@@ -184,7 +182,7 @@ class Daemon:
         self._announce("StoreFault", error=described(fault))
         pause_s = _FIRST_PAUSE_S
         while True:
-            await self._clock.sleep_until(self._clock.now() + timedelta(seconds=pause_s))
+            await pause(self._clock, pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
             async with self._turn:
                 if await self._try_gate() is None:
@@ -203,7 +201,7 @@ class Daemon:
     async def _start(self, supervisor: Supervisor) -> None:
         async with self._turn:
             await supervisor.adopt()
-            await self._prune()
+            self._pruning = asyncio.create_task(self._prune_regularly(), name="duly pruning")
             await self._declare()
             await supervisor.start(self._services(), self._boot_ids())
             if not self._over.is_set() and (fault := await self._try_gate()) is not None:
@@ -213,6 +211,8 @@ class Daemon:
                 listener()
 
     async def _let_go(self) -> None:
+        if self._pruning is not None:
+            self._pruning.cancel()
         try:
             await self.history.close()
         except StoreError as error:
@@ -363,8 +363,18 @@ class Daemon:
         )
         return told
 
-    async def _prune(self) -> None:
-        """Forget old runs."""
+    async def _prune_regularly(self) -> None:
+        fault: StoreError | None = None
+        while True:
+            before, fault = fault, await self._prune()
+            if fault is not None and before is None:
+                self._announce("StoreFault", error=described(fault))
+            if fault is None and before is not None:
+                self._announce("StoreRecovered", error=described(before))
+            await pause(self._clock, _PRUNE_PERIOD_S if fault is None else _LONGEST_PAUSE_S)
+
+    async def _prune(self) -> StoreError | None:
+        """Delete the runs and misses that are too old or too many; the fault, if that fails."""
         settings = self.config.settings
         oldest_us = self._now_us() - round(settings.history_days * _DAY_US)
         try:
@@ -372,7 +382,8 @@ class Daemon:
                 oldest_us=oldest_us, runs=settings.history_runs, misses=self._may_have_timers()
             )
         except StoreError as error:
-            self._announce("StoreFault", error=described(error))
+            return error
+        return None
 
     # --- what it hears ---
 
@@ -383,9 +394,6 @@ class Daemon:
     def _note_end(self, row: RunRow) -> None:
         for listener in self.on_run_ended:
             listener(row)
-        self._ended_runs += 1
-        if self._ended_runs % _PRUNED_EVERY == 0:
-            self._pruning = asyncio.get_running_loop().create_task(self._prune())
 
     # --- what it shows (Backend) ---
 

@@ -9,12 +9,11 @@ before something is visible is not decided here: whoever needs that waits for `s
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 from typing import Protocol
 
 import msgspec
 
-from duly.clock import Clock
+from duly.clock import Clock, pause
 from duly.errors import StoreError
 from duly.events import Announcer, described
 from duly.instant import Instant
@@ -147,9 +146,10 @@ class Rows(Protocol):
         ...
 
     async def prune(self, *, oldest_us: Instant, runs: int, misses: bool = True) -> None:
-        """Forget what ended before *oldest_us*, and of each service all but the newest *runs*.
+        """Delete what ended before *oldest_us*, and all but the newest *runs* of each service.
 
-        The newest of each service that has ended is kept in any case. Without *misses* those are not touched.
+        The newest of each service that has ended is kept in any case. *misses* has the misses deleted as
+        well: those from before *oldest_us*, and all but the newest *runs* of each timer.
         """
         ...
 
@@ -285,7 +285,7 @@ class History:
         return [*waiting, *await self.rows.misses(timer=timer, limit=limit)][:limit]
 
     async def prune(self, *, oldest_us: Instant, runs: int, misses: bool = True) -> None:
-        """Forget what ended before *oldest_us*, and of each service all but the newest *runs*."""
+        """Delete what is too old or too much (`Rows.prune`)."""
         await self.rows.prune(oldest_us=oldest_us, runs=runs, misses=misses)
 
     # --- writing ---
@@ -305,7 +305,7 @@ class History:
             async with self._lock:
                 is_written = not self._is_behind() or await self._write()
             if not is_written:
-                await self._clock.sleep_until(self._clock.now() + timedelta(seconds=pause_s))
+                await pause(self._clock, pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def _make_room(self) -> None:

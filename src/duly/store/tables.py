@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 _LAST = 2**62
 _REMOVED_AT_ONCE = 1_000
-"""Runs that are forgotten in one transaction; whoever wants to write comes in between."""
+"""Rows that are deleted in one transaction; other writes come in between."""
 
 _encoded = msgspec.json.Encoder().encode
 
@@ -114,14 +114,12 @@ class SQLiteRows:
 
     async def prune(self, *, oldest_us: Instant, runs: int, misses: bool = True) -> None:
         """Forget what is too old or too much, but never the newest of each service that has ended."""
-        # They are looked for beside the writer: that takes long, and starts wait for the writer.
-        found = await self._seen(sql("run_prune"), {"oldest": oldest_us, "runs": runs})
-        for first in range(0, len(found), _REMOVED_AT_ONCE):
-            gone = _encoded([run_id for (run_id,) in found[first : first + _REMOVED_AT_ONCE]]).decode()
-            await self._store.write(partial(_execute, sql("run_remove"), (gone,)))
-        if misses:
-            chosen = {"oldest": oldest_us, "runs": runs}
-            await self._store.write(partial(_execute, sql("miss_prune"), chosen))
+        for kind in ("run", "miss") if misses else ("run",):
+            # Found beside the writer: that may take long, and starts wait for the writer.
+            found = await self._seen(sql(f"{kind}_prune"), {"oldest": oldest_us, "runs": runs})
+            for first in range(0, len(found), _REMOVED_AT_ONCE):
+                gone = _encoded([row_id for (row_id,) in found[first : first + _REMOVED_AT_ONCE]]).decode()
+                await self._store.write(partial(_execute, sql(f"{kind}_remove"), (gone,)))
 
     async def _read_runs(self, query: str, values: Any = None) -> list[RunRow]:
         return await self._store.read(lambda connection: _runs(connection.execute(query, values).fetchall()))

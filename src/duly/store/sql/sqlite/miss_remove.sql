@@ -1,0 +1,1 @@
+DELETE FROM miss WHERE id IN (SELECT value FROM json_each(?));
