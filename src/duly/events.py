@@ -71,6 +71,7 @@ LEVELS: Mapping[str, int] = {
     "TimerOverridden": logging.INFO,
     "TimerRecalled": logging.INFO,
     "TimerRemoved": logging.INFO,
+    "TimerUnreadable": logging.ERROR,
     "TimerFired": logging.INFO,
     "TimerMissed": logging.WARNING,
     "TimerSkipped": logging.WARNING,

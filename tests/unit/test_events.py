@@ -79,6 +79,7 @@ DAEMON_LEVELS = {
     "TimerOverridden": logging.INFO,
     "TimerRecalled": logging.INFO,
     "TimerRemoved": logging.INFO,
+    "TimerUnreadable": logging.ERROR,
     "TimerFired": logging.INFO,
     "TimerMissed": logging.WARNING,
     "TimerSkipped": logging.WARNING,

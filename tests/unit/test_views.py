@@ -43,6 +43,7 @@ def test_timer() -> None:
         "registered_at": "2025-12-01T00:00:00+00:00",
         "answered_until": "2026-01-01T03:30:00+00:00",
         "member": None,
+        "fault": None,
     }
     assert {key: value for key, value in told.items() if key != "timers"} == {
         "status": "enabled",

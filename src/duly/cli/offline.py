@@ -139,6 +139,13 @@ class Remains:
 
 
 def _reading(row: Mapping[str, Any], slot_us: Instant | None, *, is_declared_on: bool) -> views.TimerReading:
+    from duly.timers.record import TimerRecordError, row_from  # noqa: PLC0415 - the gate is open
+
+    if row:
+        try:
+            row_from(tuple(row.values()))
+        except TimerRecordError as error:
+            return views.TimerReading(fault=error.message)
     override = None if row.get("enabled") is None else bool(row["enabled"])
     is_on = is_declared_on if override is None else override
     return views.TimerReading(

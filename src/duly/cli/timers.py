@@ -30,6 +30,7 @@ _COLUMNS = (
 )
 _MEMBER = Column("member", "held by", rank=2, least=10)
 _DETAILS = (
+    ("fault", "does not run"),
     ("target", "target"),
     ("schedule", "schedule"),
     ("description", "description"),
@@ -103,7 +104,22 @@ def _listed(told: dict[str, Any]) -> Iterator[str]:
         yield from table(columns, [_row(timer, _now(told)) for timer in told["timers"]], terminal_width())
     else:
         yield "No timers."
+    yield from _unreadable_lines([timer["fault"] for timer in told["timers"] if timer.get("fault")])
     yield from invalid_lines(told["invalid"], terminal_width())
+
+
+def _unreadable_lines(faults: list[str]) -> Iterator[str]:
+    if faults:
+        yield ""
+        yield click.style(f"{counted(len(faults), 'unreadable timer')}:", fg="red", bold=True)
+    for fault in faults:
+        yield f"- {printable(fault)}"
+
+
+def _enabled_cell(timer: dict[str, Any]) -> Cell:
+    if timer.get("fault"):  # an older daemon does not tell
+        return Cell("unreadable", "red")
+    return Cell("yes") if timer["enabled"] else Cell("no", "yellow")
 
 
 def _row(timer: dict[str, Any], now: datetime) -> Row:
@@ -114,7 +130,7 @@ def _row(timer: dict[str, Any], now: datetime) -> Row:
     return {
         "id": Cell(timer["id"], dim=not timer["enabled"]),
         "target": timer["target"],
-        "enabled": Cell("yes") if timer["enabled"] else Cell("no", "yellow"),
+        "enabled": _enabled_cell(timer),
         "last": relative_text(timer["last_run_at"], now),
         "next": relative_text(timer["next_run_at"], now) + retry,
         "result": result_cell(timer["last_result"], is_running=timer["running"]),
@@ -144,7 +160,7 @@ def _one(told: dict[str, Any], timer_id: str, *, as_json: bool) -> dict[str, Any
 def _lines(timer: dict[str, Any], now: datetime) -> Iterator[str]:
     yield click.style(printable(timer["id"]), bold=True)
     for key, title in _DETAILS:
-        value = timer[key]
+        value = timer.get(key)
         if value in {None, "", 0} and key not in {"next_run_at", "last_run_at", "last_exit"}:
             continue
         if key.endswith("_at"):

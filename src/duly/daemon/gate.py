@@ -225,7 +225,7 @@ class Gate:
             readings[name] = kept[1]
             if state.definition.on_unit_active_sec is None and (kept[1].next_us or NEVER_US) > now_us:
                 self._read[name] = kept
-        return readings
+        return readings | {name: TimerReading(fault=str(error)) for name, error in timers.unreadable.items()}
 
     def holding(self) -> Holding | None:
         """The shared timers at work here; None while the gate is closed, and where timers are not shared."""
@@ -238,13 +238,9 @@ class Gate:
         return timers
 
     def faults(self) -> list[str]:
-        """What keeps declared timers from running, in words."""
-        unreadable = {} if self._timers is None else self._timers.unreadable
+        """What keeps all timers from running, in words."""
         unleashed = {str(hand.fault) for hand in self._hands.values() if hand.fault is not None}
-        return [
-            *(str(error) for error in unreadable.values()),
-            *(f"{fault}; no timer fires here until it can" for fault in sorted(unleashed)),
-        ]
+        return [f"{fault}; no timer fires here until it can" for fault in sorted(unleashed)]
 
     async def trigger(self, timer_id: str) -> Begun:
         """Fire a timer by hand. Raises OperationError."""

@@ -73,6 +73,8 @@ class TimerShape(Shape):
     answered_until: str | None
     member: str | None
     """Which machine holds it, if timers are shared."""
+    fault: str | None = None
+    """Why it does not run, and what to do, if its stored state cannot be read; then nothing else is known."""
 
 
 class TimersShape(Shape):

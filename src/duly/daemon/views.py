@@ -76,6 +76,8 @@ class TimerReading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     running_since_us: Instant | None = None
     member: str | None = None
     """Which machine holds it, if timers are shared."""
+    fault: str | None = None
+    """Why it does not run, and what to do, if its stored state cannot be read; then nothing else is known."""
 
 
 class ServiceReading(Protocol):
@@ -219,6 +221,7 @@ def timer_shape(timer: Timer, reading: TimerReading, zone: tzinfo) -> TimerShape
         registered_at=time_of(reading.registered_us, zone),
         answered_until=time_of(reading.answered_us, zone),
         member=reading.member,
+        fault=reading.fault,
     )
 
 
@@ -387,6 +390,8 @@ def health(
     ]
     reasons += [f"service {reading.id} {reading.reason}" for reading in services if _fell_over(reading)]
     for name, reading in (timers or {}).items():
+        if reading.fault is not None:
+            reasons.append(reading.fault)
         if reading.last_result not in {None, "success"} and reading.running_run is None:
             reasons.append(f"the last run of timer {name} ended with {_result_words(reading)}")
     return HealthShape(ok=not reasons, reasons=reasons, warnings=_missed(standing, config, timers or {}))

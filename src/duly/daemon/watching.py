@@ -176,7 +176,7 @@ class Watch:
                 readings[timer.id].last_missed_us,
             )
             for timer in self._daemon.config.timers
-            if timer.id in readings
+            if timer.id in readings and readings[timer.id].fault is None
         ]
 
     def _stints(self) -> Mapping[int, tuple[int, int, bool]]:

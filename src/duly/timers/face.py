@@ -28,7 +28,7 @@ from duly.timers.calendar import CalendarShelf
 from duly.timers.dues import next_run_us
 from duly.timers.errors import NOT_TRIGGERED, TimerError, TimerRefusal
 from duly.timers.recall import Recall, moved_here, newest
-from duly.timers.reconciliation import Reconciliation, Surroundings, reconciled
+from duly.timers.reconciliation import Reconciliation, Surroundings
 from duly.timers.record import Declared, TimerRecordError, text_of
 from duly.timers.rules import TimerRules, UnsuccessfulError
 from duly.timers.shelf import TimerShelf
@@ -88,6 +88,8 @@ class Timers:
         """The timers with an interval, by target."""
         self._ended_meanwhile: dict[str, Instant] = {}
         """The ends that were heard of since the last list was begun to be written, by service."""
+        self.unreadable: dict[str, TimerRecordError] = {}
+        """Declared timers that do not run, because their stored state is damaged, by name."""
         self._asked = Waiters()
         self._unwatch: Callable[[], None] | None = None
 
@@ -147,7 +149,7 @@ class Timers:
             around = self._around(is_start_up=False)
             recalled = self._recall.recalled(declared, around)
             known = newest(self._book.tasks | recalled, here)
-            outcome = reconciled(self._recall.runnable(declared), known, around)
+            outcome = self._recall.reconciled(declared, known, around)
             outcome.recalled.extend(timer for timer in outcome.kept if timer.name in recalled)
             named = {*invalid, *(item.definition.id for item in declared)}
             gone = self._recall.gone(named)
@@ -239,11 +241,6 @@ class Timers:
         self._asked.refuse_all(kind)
 
     # --- looking ---
-
-    @property
-    def unreadable(self) -> dict[str, TimerRecordError]:
-        """Declared timers that do not run because their stored state is damaged, by name."""
-        return self._recall.unreadable
 
     def all(self) -> list[TimerState]:
         """Every timer that runs, in order of declaration."""
@@ -419,6 +416,7 @@ class Timers:
         if put or removed:
             await self._shelf.replace(put=put, removed=removed)
         self._recall.forget(gone, [timer.name for timer in outcome.timers])
+        self.unreadable = {error.name: error for error in outcome.unreadable}
         self._next_id = max([self._next_id, *(timer.id + 1 for timer in outcome.added)])
         callbacks = {timer.name: self._fire for timer in outcome.timers}
         ended = dict(self._book.unsaved)

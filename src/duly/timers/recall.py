@@ -41,10 +41,8 @@ class Recall:
 
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
-        self.unreadable: dict[str, TimerRecordError] = {}
-        """Declared timers that do not run because their stored state is damaged, by name."""
-        self._damaged: dict[str, int] = {}
-        """The ids of rows that cannot be read, by name."""
+        self._damaged: dict[str, tuple[int, TimerRecordError]] = {}
+        """The ids of rows that cannot be read, and what is wrong with them, by name."""
         self._aside: dict[str, Row] = {}
         """The rows of timers whose definition is invalid for now, by name."""
 
@@ -65,9 +63,7 @@ class Recall:
             try:
                 row = row_from(record)
             except TimerRecordError as error:
-                self._damaged[name] = record[0]
-                if name in places:
-                    self.unreadable[name] = error
+                self._damaged[name] = record[0], error
                 continue
             if name in invalid and name not in places:
                 self._aside[name] = row
@@ -75,13 +71,19 @@ class Recall:
             timer = state_from(row, *places.get(name, (_ORPHAN, 0)))
             stored[name] = record_of(timer)
             known[name] = found(timer, self._outcome, around) if name in places else timer
-        outcome = reconciled(self.runnable(declared), newest(known, moved), around)
+        outcome = self.reconciled(declared, newest(known, moved), around)
         outcome.touched.extend(timer for timer in outcome.kept if record_of(timer) != stored.get(timer.name))
         return outcome
 
-    def runnable(self, declared: list[Declared]) -> list[Declared]:
-        """Those whose stored state could be read."""
-        return [item for item in declared if item.definition.id not in self.unreadable]
+    def reconciled(
+        self, declared: list[Declared], known: Mapping[str, TimerState], around: Surroundings
+    ) -> Reconciliation:
+        """What *declared* makes of the *known* timers; those whose row is damaged do not run."""
+        sound = [item for item in declared if item.definition.id not in self._damaged]
+        outcome = reconciled(sound, known, around)
+        names = {item.definition.id for item in declared}
+        outcome.unreadable.extend(error for name, (_, error) in self._damaged.items() if name in names)
+        return outcome
 
     def recalled(self, declared: list[Declared], around: Surroundings) -> dict[str, TimerState]:
         """Those of *declared* that the store has known since before their definition was invalid."""
@@ -108,14 +110,14 @@ class Recall:
 
     def ids_of(self, names: Collection[str]) -> list[int]:
         """The ids of the rows of these."""
-        ids = self._damaged | {name: row.id for name, row in self._aside.items()}
+        damaged = {name: row_id for name, (row_id, _) in self._damaged.items()}
+        ids = damaged | {name: row.id for name, row in self._aside.items()}
         return [ids[name] for name in names]
 
     def forget(self, gone: Collection[str], at_work: Collection[str]) -> None:
         """The rows of *gone* are no more, and those of timers *at_work* are not kept aside."""
         for name in gone:
             self._damaged.pop(name, None)
-            self.unreadable.pop(name, None)
         for name in {*gone, *at_work}:
             self._aside.pop(name, None)
 

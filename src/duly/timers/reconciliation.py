@@ -14,7 +14,7 @@ import msgspec
 from duly.instant import Instant
 from duly.supervisor.ended import Result
 from duly.timers.calendar import slot_after
-from duly.timers.record import Declared
+from duly.timers.record import Declared, TimerRecordError
 from duly.timers.timer import (
     TimerState,
     anchored,
@@ -43,6 +43,8 @@ class Reconciliation:
     """Timers declared as before that must be written all the same."""
     recalled: list[TimerState] = field(default_factory=list)
     """Timers declared as before that were not at work, because their definition was invalid meanwhile."""
+    unreadable: list[TimerRecordError] = field(default_factory=list)
+    """Of declared timers that do not run, because their row is damaged."""
 
     @property
     def fresh(self) -> set[str]:

@@ -41,13 +41,16 @@ COLUMNS = (
 """What is kept of a timer, in order."""
 
 
+REMEDY = "restore the store from a copy; or take the timer out of the configuration, reload, and put it back"
+
+
 class TimerRecordError(SchedulerError):
     """The stored state of a timer cannot be read; the timer does not run, and its row is left alone."""
 
     def __init__(self, *, name: str, reason: str) -> None:
         super().__init__(
-            f'The stored state of timer "{name}" cannot be read: {reason}. It does not run. Restore the '
-            "store from a copy; or take the timer out of the configuration, reload, and put it back",
+            f'The stored state of timer "{name}" cannot be read: {reason}. It does not run. '
+            f"{REMEDY[0].upper()}{REMEDY[1:]}",
             {"name": name, "reason": reason},
         )
         self.name = name

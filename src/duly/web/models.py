@@ -117,7 +117,7 @@ class TimerEntry(NamedTuple):
 
     @property
     def is_enabled(self) -> bool:
-        """Whether it fires."""
+        """Whether it is switched on."""
         override = self.reading.enabled_override
         return self.timer.enabled if override is None else override
 
@@ -126,6 +126,8 @@ class TimerEntry(NamedTuple):
         """What it counts as."""
         if self.reading.running_run is not None:
             return "running"
+        if self.reading.fault is not None:
+            return "failing"
         if not self.is_enabled:
             return "disabled"
         return "failing" if self.reading.last_result not in {None, "success"} else "fine"
@@ -297,6 +299,8 @@ def service_mark(entry: ServiceEntry) -> Mark:
 def timer_mark(entry: TimerEntry) -> Mark:
     """How a timer is shown: what it does, or how its last run ended."""
     reading = entry.reading
+    if reading.fault is not None:
+        return Mark("bad", "bad", "unreadable")
     if not entry.is_enabled and reading.running_run is None:
         return Mark("calm", "off", "disabled")
     is_running = reading.running_run is not None
@@ -314,6 +318,8 @@ def service_actions(entry: ServiceEntry) -> list[Action]:
 
 def timer_actions(entry: TimerEntry) -> list[Action]:
     """What can be done with a timer as it is."""
+    if entry.reading.fault is not None:
+        return []
     name = entry.timer.id
     return [action("trigger", name), action("disable" if entry.is_enabled else "enable", name)]
 
