@@ -113,3 +113,9 @@ class Acceptor:
 
 def _new_reserve() -> int:
     return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def shortage_text(listener: str, error: OSError) -> str:
+    """A shortage in a sentence, with what to do about it."""
+    said = f"connections to the {listener} have to wait: {error.strerror or error}"
+    return f"{said}; give the daemon a higher limit of open files (ulimit -n, LimitNOFILE=)"

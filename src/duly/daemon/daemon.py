@@ -25,11 +25,13 @@ from duly.config.errors import ConfigError
 from duly.config.loading import load_to_run
 from duly.config.plan import changes
 from duly.daemon import views
+from duly.daemon.acceptor import shortage_text
 from duly.daemon.backend import Begun, Door, Reloaded
 from duly.daemon.faults import Faults
 from duly.daemon.gate import Gate, answered
 from duly.daemon.holding import Holding
 from duly.daemon.protocol import BUSY, FAILED, INVALID_CONFIGURATION, OperationError
+from duly.daemon.pruner import Pruner
 from duly.daemon.reloading import merged, reloaded, settings_that_wait
 from duly.daemon.server import Server
 from duly.daemon.sharing import Sharing
@@ -48,8 +50,6 @@ from duly.threads import in_thread
 
 T = TypeVar("T")
 
-_PRUNE_PERIOD_S = 600
-_DAY_US = 86_400 * 1_000_000
 _FIRST_PAUSE_S = 1
 _LONGEST_PAUSE_S = 16
 
@@ -81,6 +81,13 @@ class Daemon:
         self._announce = self._announcer.announce
         self._store = SQLiteStore(store_path(config))
         self.history = History(SQLiteRows(self._store), self._clock, self._announcer)
+        # While timers are off nothing of theirs is written: misses are left alone.
+        self._pruner = Pruner(
+            self.history,
+            self._clock,
+            self._announcer,
+            lambda: (self.config.settings, self._may_have_timers()),
+        )
         self._processes = processes
         self._sharing = sharing
         self._zone = _zone_of(config)
@@ -201,7 +208,7 @@ class Daemon:
     async def _start(self, supervisor: Supervisor) -> None:
         async with self._turn:
             await supervisor.adopt()
-            self._pruning = asyncio.create_task(self._prune_regularly(), name="duly pruning")
+            self._pruning = asyncio.create_task(self._pruner.run(), name="duly pruner")
             await self._declare()
             await supervisor.start(self._services(), self._boot_ids())
             if not self._over.is_set() and (fault := await self._try_gate()) is not None:
@@ -363,28 +370,6 @@ class Daemon:
         )
         return told
 
-    async def _prune_regularly(self) -> None:
-        fault: StoreError | None = None
-        while True:
-            before, fault = fault, await self._prune()
-            if fault is not None and before is None:
-                self._announce("StoreFault", error=described(fault))
-            if fault is None and before is not None:
-                self._announce("StoreRecovered", error=described(before))
-            await pause(self._clock, _PRUNE_PERIOD_S if fault is None else _LONGEST_PAUSE_S)
-
-    async def _prune(self) -> StoreError | None:
-        """Delete the runs and misses that are too old or too many; the fault, if that fails."""
-        settings = self.config.settings
-        oldest_us = self._now_us() - round(settings.history_days * _DAY_US)
-        try:
-            await self.history.prune(
-                oldest_us=oldest_us, runs=settings.history_runs, misses=self._may_have_timers()
-            )
-        except StoreError as error:
-            return error
-        return None
-
     # --- what it hears ---
 
     def _note_start(self, row: RunRow) -> None:
@@ -488,10 +473,8 @@ class Daemon:
         """Tell that connections of a *listener* cannot be accepted as they come, or that they can again."""
         if error is None:
             self._announce("ListenerRecovered", listener=listener)
-            return
-        said = f"connections to the {listener} have to wait: {error.strerror or error}"
-        remedy = "give the daemon a higher limit of open files (ulimit -n, LimitNOFILE=)"
-        self._announce("ListenerFault", listener=listener, error=f"{said}; {remedy}")
+        else:
+            self._announce("ListenerFault", listener=listener, error=shortage_text(listener, error))
 
     def note_action(self, action: str, id: str | None, who: str) -> None:  # noqa: A002 (the word for it)
         """Tell that somebody did something."""

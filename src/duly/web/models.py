@@ -181,11 +181,7 @@ def timer_entry(config: Config, name: str, readings: Mapping[str, views.TimerRea
 
 def timers_of(config: Config, readings: Mapping[str, views.TimerReading], target: str) -> list[TimerEntry]:
     """The timers that fire *target*, as declared."""
-    return [
-        TimerEntry(timer, readings.get(timer.id, _UNREAD))
-        for timer in config.timers
-        if timer.target == target
-    ]
+    return [entry for entry in timer_entries(config, readings) if entry.timer.target == target]
 
 
 def firsts_of(config: Config, readings: Mapping[str, views.TimerReading]) -> dict[str, Instant]:
