@@ -209,7 +209,7 @@ class Daemon:
         async with self._turn:
             await supervisor.adopt()
             self._pruning = asyncio.create_task(self._pruner.run(), name="duly pruner")
-            await self._declare()
+            self._declare()
             await supervisor.start(self._services(), self._boot_ids())
             if not self._over.is_set() and (fault := await self._try_gate()) is not None:
                 self._opening = asyncio.create_task(self._open_gate_later(fault), name="duly timers wait")
@@ -263,13 +263,11 @@ class Daemon:
         targets = self.config.targets
         return frozenset(service.id for service in self._services() if starts_at_boot(service, targets))
 
-    async def _declare(self) -> None:
-        """Leave word in the store of what is declared, for `duly plan` when no daemon is there to ask."""
-        texts = {service.id: views.definition_text(service) for service in self.config.services}
-        try:
-            await self.history.rows.declare(texts)
-        except StoreError as error:
-            self._announce("StoreFault", error=described(error))
+    def _declare(self) -> None:
+        """Write to the store what is declared, for `duly plan` when there is no daemon to ask."""
+        self.history.note_services(
+            {service.id: views.definition_text(service) for service in self.config.services}
+        )
 
     async def _set_gate(self, *, is_start_up: bool = False) -> None:
         assert self._gate is not None
@@ -357,7 +355,7 @@ class Daemon:
         await self._supervisor.reload(self._services(), self._boot_ids())
         await self._set_gate()
         await self._gate.reload(after.timers, self._invalid_timers())
-        await self._declare()
+        self._declare()
         for bad in after.invalid:
             self._announce("EntryInvalid", kind=bad.kind, id=bad.id, reason=bad.reason, line=bad.line)
         told = reloaded(plan, after, waiting=settings_that_wait(before, read))

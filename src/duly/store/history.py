@@ -165,6 +165,8 @@ class History:
         self._runs: dict[int, RunRow] = {}
         self._flying: dict[int, RunRow] = {}
         self._misses: list[MissRow] = []
+        self._services: list[Mapping[str, str]] = []
+        """The services to declare; one at most."""
         self._fault: StoreError | None = None
         self._lost = 0
         """Runs that were forgotten since the fault began."""
@@ -196,6 +198,11 @@ class History:
         self._misses.append(row)
         # A store that cannot write for weeks must not fill the memory with what did not happen.
         del self._misses[:-_MOST_MISSES_WAITING]
+        self._write_soon()
+
+    def note_services(self, services: Mapping[str, str]) -> None:
+        """Have the declared services written soon, each with its definition."""
+        self._services = [services]
         self._write_soon()
 
     async def settled(self) -> None:
@@ -291,7 +298,7 @@ class History:
     # --- writing ---
 
     def _is_behind(self) -> bool:
-        return bool(self._runs or self._misses)
+        return bool(self._runs or self._misses or self._services)
 
     def _write_soon(self) -> None:
         if self._writing is None or self._writing.done():
@@ -316,14 +323,18 @@ class History:
             self._lost += 1
 
     async def _write(self) -> bool:
-        runs, misses = self._runs, self._misses
-        self._runs, self._misses = {}, []
+        runs, misses, services = self._runs, self._misses, self._services
+        self._runs, self._misses, self._services = {}, [], []
         self._flying = runs
         try:
-            await self.rows.put(list(runs.values()), misses)
+            for declared in services:
+                await self.rows.declare(declared)
+            if runs or misses:
+                await self.rows.put(list(runs.values()), misses)
         except BaseException as error:
             # Those noted since are newer. A write of unknown outcome may count a miss twice, never lose one.
             self._runs, self._misses = runs | self._runs, [*misses, *self._misses]
+            self._services = [*services, *self._services][-1:]
             if not isinstance(error, StoreError):
                 raise
             if self._fault is None or described(self._fault) != described(error):

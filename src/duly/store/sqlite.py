@@ -94,6 +94,9 @@ class SQLiteStore:
         self._is_replaced = False
         """Whether the file at our path may be another's, and must be looked at before it is written."""
         self._is_log_damaged = False
+        self._has_lost_rows = False
+        self.restorers: list[Callable[[apsw.Connection], object]] = []
+        """Called in the writer's thread when rows may be lost: each writes what it knows."""
         self._scheduler_id = self._new_id = ""
         self._wal_pages = self._tried_pages = self._page_bytes = 0
         self._is_open = False
@@ -272,6 +275,9 @@ class SQLiteStore:
 
     def _secure(self, change: FileChange) -> NoReturn:
         """Let go of files that were changed under us, and keep what is ours of them. Raises StoreError."""
+        self._has_lost_rows = True
+        if self._connection is None:  # two writes have noticed it, and this is the second
+            raise StoreError(store=self.name, reason=str(change))
         if change is FileChange.LOG_REMOVED:
             kept = self._guarded(self._put_foreign_log_aside)
             what_next = f"{kept}it is made anew"
@@ -345,10 +351,20 @@ class SQLiteStore:
             if self._is_replaced:
                 self._lock_anew()
                 self._guarded(self._replacement_age_us)
-            self._connection = self._guarded(self._connect)
-            self._files, self._is_replaced = files_at(str(self._path)), False
-            self._is_log_damaged = False
+            connection = self._guarded(self._connect)
+            if self._has_lost_rows:
+                self._guarded(partial(self._restore, connection))
+            self._connection, self._files = connection, files_at(str(self._path))
+            self._is_replaced = self._is_log_damaged = self._has_lost_rows = False
         return self._connection
+
+    def _restore(self, connection: apsw.Connection) -> None:
+        try:
+            for restore in self.restorers:
+                in_transaction(restore, connection)
+        except BaseException:
+            connection.close(force=True)
+            raise
 
     def _connect(self) -> apsw.Connection:
         connection = connection_to(

@@ -31,6 +31,10 @@ class SQLiteRows:
 
     def __init__(self, store: SQLiteStore) -> None:
         self._store = store
+        store.restorers.append(self._restore)
+        self._open: dict[int, RunRow] = {}
+        """The runs that have not ended: without them a later daemon would not know their processes."""
+        self._services: Mapping[str, str] = {}
 
     async def put(self, runs: Sequence[RunRow], misses: Sequence[MissRow]) -> None:
         """Write runs whole, new or not, and add misses, in one transaction."""
@@ -42,15 +46,21 @@ class SQLiteRows:
                 connection.execute(sql("miss_put"), (_encoded(misses).decode(),))
 
         await self._store.write(change)
+        for run in runs:
+            if run.ended_us is None:
+                self._open[run.id] = run
+            else:
+                self._open.pop(run.id, None)
+
+    def _restore(self, connection: apsw.Connection) -> None:
+        """Write what must not be lost with a file, in the writer's thread."""
+        _put_services(self._services, connection)
+        connection.execute(sql("run_put"), (_encoded(list(self._open.values())).decode(),))
 
     async def declare(self, services: Mapping[str, str]) -> None:
         """Make these the services that the store knows."""
-
-        def change(connection: apsw.Connection) -> None:
-            connection.execute("DELETE FROM service")
-            connection.execute(sql("service_put"), (_encoded(list(services.items())).decode(),))
-
-        await self._store.write(change)
+        self._services = services
+        await self._store.write(partial(_put_services, services))
 
     async def declared(self) -> dict[str, str]:
         """The services that the store knows."""
@@ -160,6 +170,11 @@ def misses_query(timer: str | None, limit: int) -> tuple[str, dict[str, Any]]:
 
 def _runs(rows: Sequence[Any]) -> list[RunRow]:
     return msgspec.convert(rows, list[RunRow])
+
+
+def _put_services(services: Mapping[str, str], connection: apsw.Connection) -> None:
+    connection.execute("DELETE FROM service")
+    connection.execute(sql("service_put"), (_encoded(list(services.items())).decode(),))
 
 
 def _execute(statement: str, values: Any, connection: apsw.Connection) -> None:
