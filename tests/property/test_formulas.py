@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterable
+from random import Random
 from typing import Any
 
 import pytest
 
 from duly.verify.formal.formulas import evaluated
 from duly.verify.judge import judged
-from duly.verify.properties import LIVENESS, PROPERTIES, Outcome
+from duly.verify.properties import LIVENESS, PROPERTIES, Outcome, Verdict
 from tests.property.traces import KINDS, Line, encoded, random_trace, shrunk
 
 
@@ -19,6 +20,7 @@ def said(outcome: Outcome) -> dict[str, Any]:
         "violations": sorted(map(repr, objections(outcome))),
         "verdicts": {name: outcome.verdict(name) for name in PROPERTIES},
         "first fault": faults[:1],
+        "gaps": outcome.gaps,
     }
     if not faults:  # what follows a fault is of no account
         judgement["open"] = {name: outcome.tallies[name].open for name in PROPERTIES}
@@ -72,6 +74,33 @@ def test_monitor_and_formulas_agree(kind: str, first: int) -> None:
     """The monitor and the formulas object to the same events and deadlines, and leave the same open."""
     for seed in range(first, first + 100):
         agree(seed, kind)
+
+
+def with_a_gap(lines: list[Line], random: Random) -> list[Line]:
+    """The trace with a gap somewhere: a few lines are lost, and a header records it."""
+    at = random.randrange(1, len(lines) + 1)
+    lost = random.choice((0, 0, 1, 5))
+    before, after = lines[:at], lines[at + lost :]
+    times = [line["t"] for line in (before[-1], *after[:1]) if "t" in line]
+    header = {**lines[0], "store": "unknown", "gap": [min(times, default=None), max(times, default=None)]}
+    carried = [
+        {"ev": "InitStart", "t": times[-1], "call": 0, "regs": line["regs"]}
+        for line in reversed(before)
+        if line["ev"] == "InitStart"
+    ][:1]
+    if carried and random.random() < 0.7:
+        after = [*carried, {"ev": "InitEnd", "t": times[-1], "call": 0, "ok": True}, *after]
+    return [*before, header, *after]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_monitor_and_formulas_agree_on_gaps(kind: str) -> None:
+    """After a gap both begin anew, and neither says that anything holds."""
+    for seed in range(100):
+        lines = with_a_gap(random_trace(seed, kind), Random(seed))
+        if differ(lines):
+            pytest.fail(f"with_a_gap(random_trace({seed}, {kind!r}), Random({seed}))\n{difference(lines)}")
+        assert judged(encoded(lines)).overall is not Verdict.HOLDS
 
 
 @pytest.mark.slow

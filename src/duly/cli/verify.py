@@ -2,8 +2,8 @@
 
 Reading is streaming: a trace of any length passes through without being kept. Only the page (`--html`) reads
 it a second time, so what can be read only once (a pipe) is then kept in a temporary file. Exit codes: 0
-nothing is held against the scheduler, 1 a property is violated, 2 the input cannot be judged or is itself at
-fault.
+nothing is held against the scheduler, 1 a property is violated, 2 the input cannot be judged, is itself at
+fault, or has a gap in which nothing was recorded.
 """
 
 import errno
@@ -24,6 +24,7 @@ from tempfile import TemporaryFile
 from typing import Any, Protocol
 
 import click
+import msgspec
 
 from duly.cli.refusals import Refusal, printable
 from duly.verify.cluster import judged_together
@@ -82,9 +83,15 @@ class Files:
             if is_again:
                 file.seek(0)
             self.chain.begin(name, number + 1)
+            first = last = b""
             for line in self._lines_of(file):
                 number += 1
                 yield line
+                first, last = first or line, line if line.endswith(b"\n") else last
+            if os.fstat(file.fileno()).st_mode & stat.S_ISVTX:
+                # The mark of a recorder that lost events and could not say so in the file.
+                number += 1
+                yield _gap_after(first, last)
 
     def _lines_of(self, file: BufferedReader) -> Iterator[bytes]:
         done, can_tell = 0, file.seekable()
@@ -95,6 +102,17 @@ class Files:
             if count % _PROGRESS_EVERY_LINES == 0 and can_tell:
                 self.advance(file.tell() - done)
                 done = file.tell()
+
+
+def _gap_after(first: bytes, last: bytes) -> bytes:
+    """A header like *first* that says that nothing was recorded after the event *last*."""
+    try:
+        header, event = header_of(1, first.removeprefix(b"\xef\xbb\xbf")), json.loads(last)
+    except ValueError:  # which the judge will refuse by itself
+        return b""
+    header.store, header.running, header.follows = "unknown", [], False
+    header.gap = event.get("t"), None
+    return msgspec.json.encode(header) + b"\n"
 
 
 def _unpacked(file: BufferedReader) -> BufferedIOBase:
@@ -154,8 +172,8 @@ def verify(
 
         duly verify runs.csv --csv-tasks tasks.csv --tz Europe/Berlin
 
-    Exit code 0: nothing is held against the scheduler. 1: a property is violated. 2: this is no trace, or one
-    with faults of its own.
+    Exit code 0: nothing is held against the scheduler. 1: a property is violated. 2: this is no trace, one
+    with faults of its own, or one with a gap in which nothing was recorded.
     """
     options = {"--tz": zone_name, "--from": since, "--until": until}
     with ExitStack() as stack, _refusals(as_json=as_json) as reading:
@@ -163,6 +181,7 @@ def verify(
         if csv_tasks is None:
             _refuse_without_tables(options, as_json=as_json)
             files = _files(stack, traces, is_read_twice=is_matched or html is not None)
+            _refuse_empty(files, as_json=as_json)
             _refuse_half_a_cluster(files, as_json=as_json)
             reading.source = files
         else:
@@ -191,7 +210,8 @@ def _report(source: Source, *, is_matched: bool) -> Report:
     is_cluster = _is_cluster(source)
     outcome, header = _judged(source, judged_together if is_cluster else judged)
     account = None
-    if (is_matched or is_cluster) and not outcome.fault_count and not outcome.is_partial:
+    is_whole = not outcome.fault_count and not outcome.gaps and not outcome.is_partial
+    if (is_matched or is_cluster) and is_whole:
         account = accounted(source.lines())
     return Report(outcome, header, source.chain, account)
 
@@ -302,6 +322,14 @@ def _refuse_half_a_cluster(files: Files, *, as_json: bool) -> None:
     if not all(file.seekable() for _, file in files.files):
         message = "the traces of a cluster are read twice; give files, not a pipe"
         raise _refused("unreadable", message, as_json=as_json)
+
+
+def _refuse_empty(files: Files, *, as_json: bool) -> None:
+    """No recorder leaves an empty file, so what was in it is lost, whatever the others say."""
+    for name, file in files.files:
+        if not file.peek(1):
+            message = f'"{name}" is empty; a trace begins with a Header'
+            raise _refused("not_a_trace", message, as_json=as_json)
 
 
 def _refuse_without_tables(options: dict[str, str | None], *, as_json: bool) -> None:

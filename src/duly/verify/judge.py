@@ -15,7 +15,7 @@ from duly.verify.calls import Calls, Init
 from duly.verify.dues import NEVER_US
 from duly.verify.lists import Lists
 from duly.verify.objections import Objections
-from duly.verify.properties import Outcome, Violation
+from duly.verify.properties import Outcome, Violation, gaps_before
 from duly.verify.task import Task
 from duly.verify.theorems import Theorems
 from duly.verify.trace import (
@@ -30,8 +30,8 @@ from duly.verify.trace import (
     RunStart,
     StopEnd,
     StopStart,
-    Trace,
     micros,
+    recordings_in,
     zone_of,
 )
 from duly.verify.unknowns import Unknowns, listed_afresh, listed_meanwhile
@@ -70,6 +70,7 @@ class Judge:
         self.objections = Objections(on_violation)
         self.outcome = self.objections.outcome
         self._tallies = self.outcome.tallies
+        self.outcome.gaps += gaps_before(header)
         self.words = Wording(self.zone)
         self._lists = lists if lists is not None else Lists(self.zone)
         self.tasks: dict[str, Task] = {}
@@ -491,9 +492,11 @@ def _let_pass(_item: Position) -> None:
 
 def judged(lines: Iterable[bytes]) -> Outcome:
     """What a trace, given line by line, says of every property. Raises TraceError if it is none."""
-    trace = Trace(lines)
-    judge = Judge(trace.header)
-    for item in trace:
-        judge.take(item)
-    judge.outcome.torn_line = trace.torn_line
-    return judge.finish()
+    outcome = Outcome()
+    for trace in recordings_in(lines):
+        judge = Judge(trace.header)
+        for item in trace:
+            judge.take(item)
+        judge.outcome.torn_line = trace.torn_line
+        outcome.add(judge.finish())
+    return outcome

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from duly.verify.trace import Fault, Position
+from duly.verify.trace import Fault, Header, Position, micros
 
 
 class Verdict(StrEnum):
@@ -51,6 +51,20 @@ CLUSTER_PROPERTIES: Mapping[str, str] = {
 LIVENESS = frozenset({"L1", "L2", "L3", "T6", "C5"})
 
 
+class Gap(NamedTuple):
+    """From when to when nothing was recorded; None where that is not known."""
+
+    from_us: int | None
+    to_us: int | None
+
+
+def gaps_before(header: Header) -> list[Gap]:
+    """The gap after which a recording with this header begins, if there is one."""
+    if header.gap is None:
+        return []
+    return [Gap(*(None if at is None else micros(at) for at in header.gap))]
+
+
 class Violation(NamedTuple):
     """One objection: which property, whom it concerns, when, why, and the few events that show it."""
 
@@ -93,6 +107,7 @@ class Outcome:
     violations: list[Violation] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     fault_count: int = 0
+    gaps: list[Gap] = field(default_factory=list)
     events: int = 0
     starts: int = 0
     crashes: int = 0
@@ -111,12 +126,27 @@ class Outcome:
         for name in self.properties:
             self.tallies.setdefault(name, Tally())
 
+    def add(self, later: "Outcome") -> None:
+        """Add what a later recording of the same trace says."""
+        for name, theirs in later.tallies.items():
+            ours = self.tallies[name]
+            for count in ("checked", "violated", "open", "doubtful", "unknown"):
+                setattr(ours, count, getattr(ours, count) + getattr(theirs, count))
+        for count in ("fault_count", "events", "starts", "crashes"):
+            setattr(self, count, getattr(self, count) + getattr(later, count))
+        self.violations += later.violations
+        self.faults += later.faults
+        self.gaps += later.gaps
+        self.torn_line = later.torn_line or self.torn_line
+        self.first_us = later.first_us if self.first_us is None else self.first_us
+        self.last_us = self.last_us if later.last_us is None else later.last_us
+
     def verdict(self, name: str) -> Verdict:
         """What the trace says of property *name*."""
         tally = self.tallies[name]
         if tally.violated:
             return Verdict.VIOLATED
-        if self.fault_count or tally.open or tally.unknown or not self.events:
+        if self.fault_count or self.gaps or tally.open or tally.unknown or not self.events:
             return Verdict.INCONCLUSIVE
         return Verdict.HOLDS
 

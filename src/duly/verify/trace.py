@@ -48,6 +48,8 @@ class Header(msgspec.Struct, omit_defaults=False, kw_only=True):
     """Runs in flight where a rotated file begins: (id, run)."""
     follows: bool = False
     """Whether this file goes on exactly where the one before it ends."""
+    gap: tuple[float | None, float | None] | None = None
+    """From when to when nothing was recorded, if the recording begins again here; null: not known."""
     member: str = ""
     """What the member of a cluster is called that wrote it; empty where there is no cluster."""
     shards: int = 0
@@ -296,8 +298,41 @@ class Trace:
         if header.follows and header.tz == self.header.tz:
             self._is_carried = True
             return None
+        if header.gap is not None:
+            return Fault(number, "nothing was recorded for a while before this line")
         reason = "a recording begins here that does not follow the one before it; verify it by itself"
         return Fault(number, reason)
+
+
+def recordings_in(lines: Iterable[bytes]) -> Iterator[Trace]:
+    """The recordings in *lines*: another one begins after each gap. Read each to its end before the next.
+
+    A header after a gap says all that is needed to judge what follows by itself.
+    """
+    numbered = enumerate(lines, start=1)
+    ahead = next(numbered, None)
+
+    def recording() -> Iterator[bytes]:
+        nonlocal ahead
+        is_begun = False
+        while ahead is not None:
+            line = ahead[1]
+            if is_begun and b'"Header"' in line and _is_after_gap(line):
+                return
+            is_begun |= bool(line.strip())
+            ahead = next(numbered, None)
+            yield line
+
+    yield Trace(recording())  # which refuses to be read if it is empty
+    while ahead is not None:
+        yield Trace(recording(), first_line=ahead[0])
+
+
+def _is_after_gap(line: bytes) -> bool:
+    try:
+        return header_of(1, line.removeprefix(b"\xef\xbb\xbf")).gap is not None
+    except TraceError:
+        return False
 
 
 # A little more than a day inside what datetime can hold, so that no zone's offset overflows it.
@@ -338,6 +373,8 @@ def header_of(number: int, line: bytes) -> Header:
     for name in _DELTAS:
         if not 0 <= getattr(header, name) < 1e15:
             raise TraceError(number, f"{name} must be a number of milliseconds, not {getattr(header, name)}")
+    if any(at is not None and not _EARLIEST_MS <= at <= _LATEST_MS for at in header.gap or ()):
+        raise TraceError(number, f"gap must be two times between the years 1 and 9999, not {header.gap}")
     if header.member and not 1 <= header.shards <= _MOST_SHARDS:
         raise TraceError(number, f"the trace of a member says how many shards there are, not {header.shards}")
     zone_of(header.tz, number)

@@ -70,6 +70,7 @@ class _Verdict:
         ours.starts += outcome.starts
         ours.faults += outcome.faults
         ours.fault_count += outcome.fault_count
+        ours.gaps += outcome.gaps
         ours.torn_line = ours.torn_line or recording.torn_line
         times = [at for at in (ours.first_us, outcome.first_us) if at is not None]
         ours.first_us = min(times, default=None)

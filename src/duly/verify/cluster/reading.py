@@ -24,6 +24,7 @@ from duly.verify.cluster.lives import (
 )
 from duly.verify.judge import Judge
 from duly.verify.lists import Lists
+from duly.verify.properties import gaps_before
 from duly.verify.trace import (
     ClockStep,
     Crash,
@@ -49,6 +50,7 @@ from duly.verify.trace import (
     micros,
     zone_of,
 )
+from duly.verify.worlds import LONG_AGO_US
 
 
 def recordings(lines: Iterable[bytes]) -> list[Recording]:
@@ -114,6 +116,9 @@ class _Reader:
         tz = trace.header.tz
         known = lists.setdefault(tz, Lists(zone_of(tz)))  # dues are worked out once, not for each member
         self.recording = Recording(trace.header, Judge(trace.header, lists=known), first_line)
+        for gap in gaps_before(trace.header):
+            # What the member did meanwhile is in no trace, so nothing from there on is held against anybody.
+            self.recording.fault_us = LONG_AGO_US if gap.from_us is None else gap.from_us
 
     def read(self) -> Recording:
         """Read all of it."""

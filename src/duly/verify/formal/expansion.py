@@ -6,7 +6,7 @@ when its call returns; if a crash cut the call off, it may have done so just bef
 judged here, and nothing is left out to save time: this is for traces of minutes or hours.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
@@ -148,9 +148,8 @@ def answered(call: Call) -> int:
     return call.answered
 
 
-def expanded(lines: Iterable[bytes]) -> Expansion:
-    """The whole trace as positions. Raises TraceError if it is none, ValueError if it is not small."""
-    trace = Trace(lines)
+def expanded(trace: Trace) -> Expansion:
+    """The whole trace as positions. Raises ValueError if it is not small."""
     items = list(trace)
     unfolding = _Unfolding(trace.header, [item for item in items if isinstance(item, Position)])
     for item in items:

@@ -16,8 +16,8 @@ from duly.verify.formal.courses import next_loss
 from duly.verify.formal.expansion import Call, Expansion, answered, expanded
 from duly.verify.formal.macros import Story, ended
 from duly.verify.formal.scene import S, Scene, Signal, Y
-from duly.verify.properties import PROPERTIES, Outcome, Violation
-from duly.verify.trace import micros
+from duly.verify.properties import PROPERTIES, Outcome, Violation, gaps_before
+from duly.verify.trace import micros, recordings_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,13 @@ def rise(p: Signal) -> Signal:
 
 def evaluated(lines: Iterable[bytes]) -> Outcome:
     """What a small trace says, by the formulas. Raises TraceError if it is none, ValueError if not small."""
-    expansion = expanded(lines)
+    outcome = Outcome()
+    for trace in recordings_in(lines):
+        outcome.add(_evaluated(expanded(trace)))
+    return outcome
+
+
+def _evaluated(expansion: Expansion) -> Outcome:
     scene = Scene(expansion)
     report = _Report(scene)
     for task in expansion.tasks:
@@ -82,6 +88,7 @@ class _Report:
         expansion = scene.expansion
         self.scene = scene
         self.outcome = Outcome(faults=expansion.faults, fault_count=len(expansion.faults))
+        self.outcome.gaps += gaps_before(expansion.header)
         self.outcome.events = expansion.events
         self.outcome.crashes = sum(scene.crash)
         self.outcome.starts = sum(run.begun >= 0 for run in expansion.runs)

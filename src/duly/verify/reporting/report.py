@@ -180,15 +180,16 @@ class Report:
     @property
     def verdict(self) -> Verdict:
         """The worst of all, the matching of targets included."""
-        is_blamed = self.account is not None and not self.account.is_right and not self.outcome.fault_count
+        is_whole = not self.outcome.fault_count and not self.outcome.gaps
+        is_blamed = self.account is not None and not self.account.is_right and is_whole
         return Verdict.VIOLATED if is_blamed else self.outcome.overall
 
     @property
     def exit_code(self) -> int:
-        """0: nothing against the scheduler; 1: a violation; 2: the trace itself is at fault."""
+        """0: nothing against the scheduler; 1: a violation; 2: the trace has a fault, a gap or no event."""
         if self.verdict is Verdict.VIOLATED:
             return 1
-        return 2 if self.outcome.fault_count else 0
+        return 2 if self.outcome.fault_count or self.outcome.gaps or not self.outcome.events else 0
 
 
 def instant_text(at_us: int, zone: tzinfo) -> str:
@@ -292,6 +293,7 @@ def caveats(report: Report) -> list[str]:
             f"{counted(outcome.terms_missing, 'tenure')} of a shard {are} in no trace; "
             f"if no member died as it took {it}, a member's trace is missing."
         )
+    said += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in gap_sentences(report)]
     if not outcome.events:
         said.append("There is no event in the trace, so nothing can be said.")
     if outcome.torn_line is not None:
@@ -300,6 +302,19 @@ def caveats(report: Report) -> list[str]:
     if outcome.fault_count:
         said.append("The trace itself has faults, so no property is better than inconclusive.")
     return said
+
+
+def gap_sentences(report: Report) -> list[str]:
+    """When nothing was recorded, without full stops; the longest lists are cut."""
+    gaps = report.outcome.gaps
+    told = []
+    for from_us, to_us in gaps[:MOST_SHOWN]:
+        begin = " from an unknown time" if from_us is None else f" from {instant_text(from_us, report.zone)}"
+        end = " to the end" if to_us is None else f" to {instant_text(to_us, report.zone)}"
+        told.append(f"nothing was recorded{begin}{end}")
+    if more := len(gaps) - len(told):
+        told.append(f"nor in {counted(more, 'other gap')}")
+    return told
 
 
 def summary(report: Report) -> str:
@@ -332,7 +347,13 @@ def text_lines(report: Report) -> Iterator[Line]:
         yield (Piece(caveat, Role.UNSURE),)
     overall = report.verdict
     yield from _account(report)
-    yield (Piece(f"{summary(report)}: "), Piece(overall.value, ROLES[overall]))
+    yield (Piece(f"{summary(report)}: "), Piece(overall.value, ROLES[overall]), *_why_unsure(report))
+
+
+def _why_unsure(report: Report) -> Line:
+    if report.verdict is not Verdict.INCONCLUSIVE or not report.outcome.gaps:
+        return ()
+    return (Piece(f": {', '.join(gap_sentences(report))}", Role.UNSURE),)
 
 
 def groups(outcome: Outcome) -> Iterator[tuple[str, list[str]]]:
@@ -404,6 +425,7 @@ def as_dict(report: Report) -> dict[str, Any]:
       violated, doubtful (objections after a fault of the trace, not held against the scheduler)
     - violations: at most a hundred of each property: property, task (or null), at, reason, file and line at
       which it became certain, evidence: file, line, at, decisive, event (as in the trace; a list is counted)
+    - gaps: when nothing was recorded: from, to, each ISO 8601 in the zone, or null where that is not known
     - faults: at most a hundred: file, line, reason, unknown_event; fault_count: how many there are
     - caveats: why the verdict says less than it could, as sentences
     - targets: null, or how the dues and the runs could be matched: targets, matched, excused (by reason),
@@ -423,6 +445,10 @@ def as_dict(report: Report) -> dict[str, Any]:
         "to": _moment(outcome.last_us, report.zone),
         "properties": [_property_dict(outcome, name) for name in outcome.properties],
         "violations": [_violation_dict(report, violation) for violation in outcome.violations],
+        "gaps": [
+            {"from": _moment(gap.from_us, report.zone), "to": _moment(gap.to_us, report.zone)}
+            for gap in outcome.gaps
+        ],
         "faults": [
             {
                 **_place_dict(report, fault.line),
