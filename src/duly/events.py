@@ -42,6 +42,8 @@ LEVELS: Mapping[str, int] = {
     "StoreFault": logging.ERROR,
     "StoreRecovered": logging.INFO,
     "PropertyViolated": logging.ERROR,
+    "RecorderFault": logging.ERROR,
+    "RecorderRecovered": logging.INFO,
     "MemberJoined": logging.INFO,
     "ShardsTaken": logging.INFO,
     "ShardsGiven": logging.INFO,

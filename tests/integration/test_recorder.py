@@ -14,6 +14,7 @@ import pytest
 
 from duly import Event, InvalidRegistrationError, Scheduler, StoreError, in_thread
 from duly.events import CUT_OFF
+from duly.instant import instant_of
 from duly.store import MemoryStore, Store
 from duly.testing import FaultyStore, VirtualClock, crash
 from duly.verify import Monitor, Recorder, Verdict, judged
@@ -176,7 +177,7 @@ async def test_failed_stop_inside_a_callback_says_so(tmp_path: Path) -> None:
 
 
 async def test_trace_that_can_be_written_later_begins_anew(tmp_path: Path) -> None:
-    """A folder that comes late gets a trace that says what it does not know, and holds."""
+    """A folder that comes late gets a trace that says what it does not know; that decides nothing."""
     path, clock = tmp_path / "late" / "trace.jsonl", VirtualClock(NOON)
     scheduler, _ = recorded(path, MemoryStore(), clock)
     await scheduler.initialize([task("a")])
@@ -185,7 +186,10 @@ async def test_trace_that_can_be_written_later_begins_anew(tmp_path: Path) -> No
     await clock.advance(3 * MINUTE)
     await scheduler.stop()
     assert kinds(path).count("RunStart") == 3
-    assert verdict(path) is Verdict.HOLDS
+    assert verdict(path) is Verdict.INCONCLUSIVE
+    with path.open("rb") as file:
+        gaps = [(gap.from_us, gap.to_us) for gap in judged(file).gaps]
+    assert gaps == [(instant_of(NOON), instant_of(NOON + timedelta(seconds=90)))]
 
 
 async def test_stop_given_up_in_its_turn_ends_with_the_runs(tmp_path: Path) -> None:

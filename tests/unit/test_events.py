@@ -30,7 +30,12 @@ def test_levels() -> None:
     for name in LEVELS.keys() - DAEMON_LEVELS.keys() - CLUSTER_LEVELS.keys():
         level = LEVELS[name]
         by_level.setdefault(level, set()).add(name)
-    assert by_level[logging.ERROR] == {"SchedulerInitializationFailed", "StoreFault", "PropertyViolated"}
+    assert by_level[logging.ERROR] == {
+        "SchedulerInitializationFailed",
+        "StoreFault",
+        "PropertyViolated",
+        "RecorderFault",
+    }
     assert by_level[logging.WARNING] == {"TaskRunFailed", "TaskOrphaned", "ClockStepped"}
     assert by_level[logging.INFO] == {
         "SchedulerStopRequested",
@@ -42,8 +47,9 @@ def test_levels() -> None:
         "TaskAdded",
         "TaskOverridden",
         "StoreRecovered",
+        "RecorderRecovered",
     }
-    assert len(LEVELS) == 26 + len(DAEMON_LEVELS) + len(CLUSTER_LEVELS)
+    assert len(LEVELS) == 28 + len(DAEMON_LEVELS) + len(CLUSTER_LEVELS)
 
 
 CLUSTER_LEVELS = {

@@ -8,10 +8,12 @@ import msgspec
 import pytest
 
 from duly.verify.trace import Header, InitEnd, InitStart, RunEnd, RunStart, Tick, Trace
-from duly.verify.writer import Carried, TraceWriter
+from duly.verify.writer import Carried, Instants, TraceWriter, is_due_again
 
 HEADER = Header(v=1, tz="UTC", store="fresh")
 REGS = [("a", "* * * * *", 0.0)]
+ONE_EVENT_BYTES = len(msgspec.json.encode(HEADER)) + 10
+"""The size of a file that has room for one event."""
 
 
 def ticks(path: Path) -> list[float]:
@@ -154,19 +156,99 @@ class Full:
 
 
 def test_full_disk_leaves_a_gap_that_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a full disk a new part begins that claims no knowledge; the old part ends with a whole line."""
+    """After a full disk the file goes on with a header that records the gap, and no half line is left."""
     path = tmp_path / "trace.jsonl"
-    carried = Carried((InitStart(t=4, call=0, regs=REGS), InitEnd(t=4, call=0, ok=True)), [])
+    carried = Carried((InitStart(t=4000, call=0, regs=REGS), InitEnd(t=4000, call=0, ok=True)), [])
     disk = Full(monkeypatch)
     writer = written(path, 1, carried=lambda: carried)
+    before = path.read_bytes()
     disk.room = 5
-    for time in (2, 3):
+    for time in (2, 3000):
         with pytest.raises(OSError, match="No space"):
             writer.write(Tick(t=time))
+        assert path.read_bytes() == before
     disk.room = None
-    writer.write(Tick(t=4))
+    assert writer.write(Tick(t=4000))
     writer.close()
-    assert ticks(tmp_path / "trace.jsonl.2") == [1]
-    assert ticks(path) == [4, 4, 4]
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+    again = path.read_bytes().removeprefix(before).splitlines()
+    header = msgspec.json.decode(again[0], type=Header)
+    assert (header.gap, header.store, header.follows) == ((1, 4000), "unknown", False)
+    assert ticks(path) == [1, 4000, 4000, 4000]
+
+
+def test_failed_write_is_tried_again_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two attempts events are passed over; time counts on whichever clock goes on."""
+    path = tmp_path / "trace.jsonl"
+    disk = Full(monkeypatch)
+    writer = written(path, 1)
+    disk.room = 0
+    with pytest.raises(OSError, match="No space"):
+        writer.write(Tick(t=1000, m=0))
+    assert not writer.write(Tick(t=1999, m=999))
+    tried = Instants(1000, 0)
+    assert not is_due_again(tried, Tick(t=1999, m=999), 1000)
+    assert is_due_again(tried, Tick(t=2000, m=0), 1000)
+    assert is_due_again(tried, Tick(t=0, m=0), 1000)
+    assert is_due_again(tried, Tick(t=1000, m=1000), 1000)
+    assert not is_due_again(tried, Tick(t=1000), 1000)
+
+
+def test_rotation_that_fails_drops_nothing(tmp_path: Path) -> None:
+    """Where no new file can be made the old one goes on, and every older one stays."""
+    path, in_the_way = tmp_path / "trace.jsonl", tmp_path / "trace.jsonl.new"
+    carried = Carried((InitStart(t=0, call=0, regs=REGS), InitEnd(t=0, call=0, ok=True)), [])
+    older = [tmp_path / f"trace.jsonl.{number}" for number in (1, 2)]
+    for file in older:
+        file.write_bytes(file.name.encode())
+    writer = written(path, 1, rotate_bytes=ONE_EVENT_BYTES, keep=2, carried=lambda: carried)
+    assert older[0].read_bytes() == b"trace.jsonl.1"
+    in_the_way.write_bytes(b"notes")
+    with pytest.raises(FileExistsError):
+        writer.write(Tick(t=2))
+    assert not writer.write(Tick(t=3))  # all is not well, and it is not tried again at once
+    assert ticks(path) == [1, 2, 3]
+    assert [file.read_bytes() for file in older] == [b"trace.jsonl.1", b"trace.jsonl.2"]
+    in_the_way.unlink()
+    assert writer.write(Tick(t=60_002))
+    assert ticks(path) == [0, 0, 60_002]
+    assert ticks(older[0]) == [1, 2, 3]
+
+
+def test_rotation_fills_a_free_number_first(tmp_path: Path) -> None:
+    """Older files move up only as far as the first number that is free, so that none is dropped early."""
+    path = tmp_path / "trace.jsonl"
+    carried = Carried((InitStart(t=0, call=0, regs=REGS), InitEnd(t=0, call=0, ok=True)), [])
+    for number in (1, 3):
+        (tmp_path / f"trace.jsonl.{number}").write_text(str(number))
+    writer = written(path, 1, rotate_bytes=ONE_EVENT_BYTES, keep=3, carried=lambda: carried)
+    writer.write(Tick(t=2))
+    assert (tmp_path / "trace.jsonl.2").read_text() == "1"
+    assert (tmp_path / "trace.jsonl.3").read_text() == "3"
+
+
+def test_half_a_new_file_of_a_dead_recorder_is_removed(tmp_path: Path) -> None:
+    """A recorder that died while it began a file does not keep the next from beginning one."""
+    path = tmp_path / "trace.jsonl"
+    (tmp_path / "trace.jsonl.new").write_bytes(b'{"ev":"Hea')
+    written(path, 1).close()
+    assert ticks(path) == [1]
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_file_of_somebody_else_is_never_overwritten(tmp_path: Path) -> None:
+    """A file of a user that has the name which a new file needs stays as it is, and the recorder says so."""
+    mine = tmp_path / "trace.jsonl.new"
+    mine.write_bytes(b"notes")
+    with pytest.raises(FileExistsError):
+        written(tmp_path / "trace.jsonl", 1)
+    assert mine.read_bytes() == b"notes"
+
+
+def test_process_that_died_while_it_rotated_is_not_the_first(tmp_path: Path) -> None:
+    """Where only older files are left, the new one does not claim that nothing came before."""
+    path = tmp_path / "trace.jsonl"
+    (tmp_path / "trace.jsonl.1").write_bytes(b"older")
+    written(path, 1).close()
     with path.open("rb") as file:
         assert Trace(file).header.store == "unknown"

@@ -1,20 +1,33 @@
 """The ledger: dates the events of one process and hands them on to the file, the monitor and the listeners.
 
 It owns the time of a trace: it asks the scheduler's clock, writes down every step of it, and never lets an
-event be older than the one before. It must not harm anybody: what cannot be written is said once, on stderr.
+event be older than the one before. It must not harm anybody: what cannot be written is reported once, as an
+event `RecorderFault` and on stderr, and `RecorderRecovered` is emitted when events are written again.
 """
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from duly.clock import Step, Watchable, WatchedClock
 from duly.events import described, tell_operator
-from duly.instant import Instant, instant_of, milliseconds
+from duly.instant import Instant, datetime_at, instant_of, milliseconds
 from duly.verify.monitor import Monitor
-from duly.verify.trace import CARRIED_CALL, ClockStep, End, Event, Header, InitEnd, InitStart, Taken, Tick
+from duly.verify.trace import (
+    CARRIED_CALL,
+    ClockStep,
+    End,
+    Event,
+    Header,
+    InitEnd,
+    InitStart,
+    Taken,
+    Tick,
+    micros,
+)
 from duly.verify.writer import Carried, TraceWriter
 
 TraceListener = Callable[[Event], object]
@@ -42,8 +55,10 @@ class Ledger:
         monitor: Monitor | None,
         listeners: tuple[TraceListener, ...],
         tick_s: float | None,
+        emit: Callable[..., object],
     ) -> None:
         self._proc = proc
+        self._emit = emit
         self._clock = clock
         self._is_plain = isinstance(clock, WatchedClock)
         self.header = header
@@ -55,7 +70,8 @@ class Ledger:
         self.last_us: Instant | None = None
         """The time of the latest event, of this process or an earlier one."""
         self._is_silent = False
-        self._is_complained_of = False
+        self._is_faulty = False
+        """Whether a fault was reported that is not over."""
         self._unwatch: Callable[[], None] | None = None
         self._ticking: asyncio.TimerHandle | None = None
         self.regs: list[tuple[str, str, float]] | None = None
@@ -96,6 +112,14 @@ class Ledger:
         self.rest()
         self._is_silent = True
 
+    def fail(self, reason: str) -> None:
+        """Record nothing any more although the scheduler goes on, and report it."""
+        if not self._is_silent:
+            if self.writer is not None:
+                self.writer.mark_incomplete()
+            self.silence()
+            self._report_fault(f"nothing more is recorded: {reason}", "")
+
     def rest(self) -> None:
         """Notice no more, and let go of the file, until there is something to write again."""
         self.unwatch()
@@ -108,17 +132,18 @@ class Ledger:
         self.silence()
 
     def carried(self) -> Carried | None:
-        """What a new file has to begin with; None while a call is outstanding, or nothing is active."""
-        if self.regs is None or self.calls or self.last_us is None:
+        """What a new file has to begin with; None while a call is outstanding."""
+        if self.calls or self.last_us is None:
             return None
         t = milliseconds(self.last_us)
-        events: tuple[Event, ...] = (
-            InitStart(t=t, proc=self._proc, call=CARRIED_CALL, regs=self.regs),
-            InitEnd(t=t, proc=self._proc, call=CARRIED_CALL, ok=True),
-            *(
-                Taken(t=t, proc=self._proc, shard=shard, **hold._asdict())
-                for shard, hold in self.holds.items()
-            ),
+        events: list[Event] = []
+        if self.regs is not None:
+            events += (
+                InitStart(t=t, proc=self._proc, call=CARRIED_CALL, regs=self.regs),
+                InitEnd(t=t, proc=self._proc, call=CARRIED_CALL, ok=True),
+            )
+        events += (
+            Taken(t=t, proc=self._proc, shard=shard, **hold._asdict()) for shard, hold in self.holds.items()
         )
         return Carried(events, [(task, run) for run, task in self.running.items()])
 
@@ -160,15 +185,28 @@ class Ledger:
     def _file(self, event: Event) -> None:
         assert self.writer is not None
         try:
-            is_written = self.writer.write(event)
+            is_well = self.writer.write(event)
         except OSError as error:
-            if not self._is_complained_of:
-                tell_operator(
-                    f"duly: the trace cannot be written and has a gap from here: {described(error)}"
-                )
-            self._is_complained_of = True
+            self._report_fault(described(error), "the trace cannot be written and has a gap from here: ")
         else:
-            self._is_complained_of &= not is_written
+            if is_well and self._is_faulty:
+                self._report_recovery(self.writer)
+
+    def _report_fault(self, error: str, words: str) -> None:
+        """Report a fault once, by an event and on stderr: a log on the same full disk may not say it."""
+        if not self._is_faulty:
+            self._is_faulty = True
+            trace = "" if self.writer is None else str(self.writer.path)
+            self._emit("RecorderFault", trace=trace, error=error)
+            tell_operator(f"duly: {words}{error}")
+
+    def _report_recovery(self, writer: TraceWriter) -> None:
+        self._is_faulty = False
+        fields = {"trace": str(writer.path)}
+        if writer.gap_ms is not None:
+            lost = (datetime_at(micros(at_ms), UTC).isoformat() for at_ms in writer.gap_ms)
+            fields |= zip(("from", "to"), lost, strict=True)
+        self._emit("RecorderRecovered", **fields)
 
     def open(self) -> None:
         """Open the file before the first event, and go on from its last time."""
@@ -186,8 +224,7 @@ class Ledger:
         try:
             writer.open()
         except OSError as error:
-            tell_operator(f"duly: the trace cannot be opened: {described(error)}")
-            self._is_complained_of = True
+            self._report_fault(described(error), "the trace cannot be opened: ")
         self.last_us = writer.last_us
 
     def _tick_later(self) -> None:

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from duly.clock import Clock, watchable
-from duly.events import CUT_OFF, FAILED, STOPS_ALL_THE_SAME, TOOK_EFFECT
+from duly.events import CUT_OFF, FAILED, STOPS_ALL_THE_SAME, TOOK_EFFECT, Announcer
 from duly.instant import duration_us, milliseconds
 from duly.verify.ledger import Ledger, TraceListener
 from duly.verify.membership import HEARD, Announces, Holdings, Membership
@@ -105,13 +105,15 @@ class Recorder:
             header.member, header.shards = member.name, member.shards
             header.failover_ms = milliseconds(member.failover_us)
             header.tick_ms = (self._tick_s or 0) * 1000
+        watched = watchable(clock)
         ledger = Ledger(
             self._proc,
-            watchable(clock),
+            watched,
             header,
             monitor=self._monitor,
             listeners=self._listeners,
             tick_s=self._tick_s,
+            emit=_announcer_of(scheduler, watched).announce,
         )
         if self._path is not None:
             ledger.writer = TraceWriter(
@@ -336,6 +338,12 @@ class _Call(Coroutine[Any, Any, None]):
         self._recorded.close()
         if isinstance(self._call, Coroutine):
             self._call.close()
+
+
+def _announcer_of(scheduler: object, clock: Clock) -> Announcer:
+    """The announcer of a scheduler of ours; for others one that tells the log only."""
+    announcer = getattr(scheduler, "_announcer", None)
+    return announcer if isinstance(announcer, Announcer) else Announcer((), clock.now)
 
 
 def _is_async(callback: object) -> bool:

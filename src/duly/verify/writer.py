@@ -1,17 +1,27 @@
 """The trace file: appended line by line, so that a process that dies leaves a whole trace behind it.
 
-Every line is handed to the operating system before the event goes on, which a kill -9 cannot undo; only the
-power can (then, unless *sync*, the next start of the host begins a new file that does not claim to know what
-came before). A file that has grown too large, or that could not be written for a while, is put aside, and a
-new one begins with what must be known to read it alone. A disk that refuses never harms the scheduler.
+Every line is handed to the operating system before the event goes on. A kill -9 cannot undo that; only a loss
+of power can (then, unless *sync*, the next start of the host begins a new file that does not claim to know
+what came before).
+
+When a write fails, events are lost until one succeeds again: a gap. While it lasts, half a line is taken back
+and nothing else is changed: no file is created, renamed or dropped. The next event that can be written comes
+after a header that says from when to when nothing was recorded. A recorder that dies meanwhile cannot write
+that header, so the file gets a mark when the gap begins: the sticky bit, which means nothing to the system
+and needs no room on a full disk.
+
+A new file gets its name only when it is whole and synced. So no older file is dropped for one that cannot be
+written, and a reader never finds half a beginning.
 """
 
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -19,8 +29,21 @@ from msgspec.structs import replace
 from duly.verify.trace import Event, Header, TraceError, header_of, micros
 
 _CHUNK_BYTES = 1 << 16
+_RETRY_MS = 1000
+"""How long to wait after a write that failed."""
+_ROTATION_RETRY_MS = 60_000
+_NEW_FILE_BEGINS = b'{"ev":"Header"'
 
 _encoder = msgspec.json.Encoder()
+
+
+class TraceGoneError(OSError):
+    """The file was deleted, moved, replaced or truncated while a recorder was writing it."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(f"{path} {what} while it was being recorded; a new file begins there")
+        self.path = path
+        self.what = what
 
 
 class Carried(NamedTuple):
@@ -28,6 +51,22 @@ class Carried(NamedTuple):
 
     events: Sequence[Event]
     running: list[tuple[str, int]]
+
+
+class Instants(NamedTuple):
+    """When something was tried, on both clocks of a trace: either may stand still or jump."""
+
+    wall_ms: float
+    steady_ms: float | None
+
+
+def is_due_again(tried: Instants | None, event: Event, after_ms: int) -> bool:
+    """Whether what failed when it was *tried* is to be tried again at *event*."""
+    if tried is None or abs(event.t - tried.wall_ms) >= after_ms:
+        return True
+    if event.m is None or tried.steady_ms is None:
+        return False
+    return event.m - tried.steady_ms >= after_ms
 
 
 class TraceWriter:
@@ -48,15 +87,28 @@ class TraceWriter:
         sync: bool = False,
         carried: Callable[[], Carried | None] = lambda: None,
     ) -> None:
-        self._path = Path(os.path.abspath(path))  # noqa: PTH100 (links stay links)
+        self.path = Path(os.path.abspath(path))  # noqa: PTH100 (links stay links)
         self._header = header
         self._rotate_bytes = rotate_bytes
         self._keep = keep
         self._sync = sync
         self._carried = carried
         self._descriptor: int | None = None
+        self._place: tuple[int, int] | None = None
+        """Device and inode of our file, open or not; None if we have none yet."""
         self._size = 0
+        self._began_ms: float | None = None
+        """The time of the first event in the file."""
+        self._last_ms: float | None = None
+        """The time of the last event that was written."""
         self._is_broken = False
+        """Whether events have been lost since the last that was written."""
+        self._lost_from_ms: float | None = None
+        self._tried: Instants | None = None
+        """When writing was last tried in vain."""
+        self._rotation_tried: Instants | None = None
+        self.gap_ms: tuple[float, float] | None = None
+        """The latest gap that is over and recorded."""
         self.last_us: int | None = None
         """The time of the last event that an earlier process left in the file."""
         self.is_first = True
@@ -65,25 +117,28 @@ class TraceWriter:
     def open(self) -> None:
         """Open the file, after what is in it if that is of the same making. Raises OSError."""
         try:
-            if self._continues():
-                self._append_to()
-            else:
-                self._begin_first()
-        except OSError:
-            self.close()
-            self._is_broken = True
+            self._open()
+        except OSError as error:
+            self._break_off(error, self._last_ms)
             raise
 
     def write(self, event: Event) -> bool:
-        """Whether one event is written. Raises OSError if it cannot be; later ones are tried all the same."""
-        if self._descriptor is None and not self._is_broken:
-            self.open()
-        if self._is_broken and not self._is_begun_anew(follows=False):
+        """Write one event. Whether it is written, and nothing is wrong with the file.
+
+        Raises OSError when something goes wrong that somebody should know. Keep calling: what failed is
+        tried again, at most once a second.
+        """
+        if self._is_broken and not is_due_again(self._tried, event, _RETRY_MS):
             return False
-        if self._size > self._rotate_bytes:
-            self._is_begun_anew(follows=True)
-        self._put(_encoder.encode(event) + b"\n")
-        return True
+        try:
+            failure = None if self._is_broken else self._appending_failure(event)
+            is_well = self._is_resumed(event) if self._is_broken else self._rotation_tried is None
+        except OSError:
+            self._tried = Instants(event.t, event.m)
+            raise
+        if failure is not None:
+            raise failure
+        return is_well
 
     def close(self) -> None:
         """Close the file."""
@@ -91,64 +146,37 @@ class TraceWriter:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _put(self, line: bytes) -> None:
-        assert self._descriptor is not None
+    def mark_incomplete(self) -> None:
+        """Mark the file as one whose last events are missing."""
+        self._set_mark(is_incomplete=True)
+
+    # --- the file at its place ---
+
+    def _open(self) -> None:
+        if self._place is not None:
+            self._check_place()
+        if self._continues():
+            self._append_to()
+        else:
+            # A process that died while it rotated may have left no file but older ones.
+            self.is_first = not self.path.exists() and not self._numbered(1).exists()
+            self._begin([self._header if self.is_first else replace(self._header, store="unknown")])
+
+    def _check_place(self) -> None:
+        """Raise TraceGoneError unless the file is still the one that we write, as long as we left it."""
         try:
-            if os.write(self._descriptor, line) < len(line):
-                self._take_back()
-            if self._sync:
-                os.fsync(self._descriptor)
-        except OSError:
-            self._is_broken = True
-            raise
-        self._size += len(line)
-
-    def _take_back(self) -> NoReturn:
-        """Undo half a line, for which there was no more room."""
-        assert self._descriptor is not None
-        os.ftruncate(self._descriptor, self._size)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-
-    def _begin_first(self) -> None:
-        """Begin a file; where there was another one, what came before is not known."""
-        self.is_first = not self._path.exists()
-        self._put_aside()
-        self._begin(self._header if self.is_first else replace(self._header, store="unknown"), ())
-
-    def _is_begun_anew(self, *, follows: bool) -> bool:
-        """Put the file aside and begin another, if what is carried over can be said now."""
-        carried = self._carried()
-        if carried is None:
-            return False
-        self._put_aside()
-        header = replace(self._header, store="unknown", running=carried.running, follows=follows)
-        self._begin(header, carried.events)
-        self._is_broken = False
-        return True
-
-    def _begin(self, header: Header, events: Sequence[Event]) -> None:
-        self.close()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_EXCL
-        self._descriptor, self._size = os.open(self._path, flags, 0o644), 0
-        _lock(self._descriptor)
-        for item in (header, *events):
-            self._put(_encoder.encode(item) + b"\n")
-
-    def _append_to(self) -> None:
-        self.is_first = False
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        _lock(self._descriptor)
-        size = os.fstat(self._descriptor).st_size
-        self._size = _line_end(self._descriptor, size)
-        if self._size < size:  # torn by the death of the last writer
-            os.ftruncate(self._descriptor, self._size)
-        begin = _line_end(self._descriptor, self._size - 1)
-        self.last_us = _time_us(os.pread(self._descriptor, self._size - begin, begin))
+            found = self.path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            raise TraceGoneError(self.path, "was deleted or moved away") from None
+        if (found.st_dev, found.st_ino) != self._place:
+            raise TraceGoneError(self.path, "was replaced by another file")
+        if found.st_size < self._size:
+            raise TraceGoneError(self.path, "was truncated")
 
     def _continues(self) -> bool:
         """Whether the file there is one that this header can go on with."""
         try:
-            with self._path.open("rb") as file:
+            with self.path.open("rb") as file:
                 first = file.readline(_CHUNK_BYTES)
         except FileNotFoundError:
             return False
@@ -158,23 +186,239 @@ class TraceWriter:
             found = header_of(1, first)
         except TraceError:
             return False
-        ours = replace(self._header, store=found.store, running=found.running, follows=found.follows)
+        ours = replace(
+            self._header, store=found.store, running=found.running, follows=found.follows, gap=found.gap
+        )
         return ours == found
 
+    def _append_to(self) -> None:
+        self.is_first = False
+        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            _lock(descriptor)
+            found = os.fstat(descriptor)
+            size = _line_end(descriptor, found.st_size)
+            if size < found.st_size:  # torn by the death of the last writer
+                os.ftruncate(descriptor, size)
+            last_ms = _time_ms(os.pread(descriptor, size, _line_end(descriptor, size - 1)))
+            began_ms = _first_time_ms(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._take(descriptor, size, began_ms)
+        self._last_ms = last_ms
+        self.last_us = None if last_ms is None else micros(last_ms)
+        if found.st_mode & stat.S_ISVTX and not self._is_broken:
+            self._is_broken, self._lost_from_ms = True, last_ms
+
+    def _take(self, descriptor: int, size: int, began_ms: float | None) -> None:
+        self.close()
+        found = os.fstat(descriptor)
+        self._descriptor, self._place, self._size = descriptor, (found.st_dev, found.st_ino), size
+        self._began_ms = began_ms
+
+    # --- events ---
+
+    def _appending_failure(self, event: Event) -> OSError | None:
+        """Append *event*, or find out that it cannot be appended to this file. What somebody should know.
+
+        Raises OSError if it cannot be written at all.
+        """
+        try:
+            if self._descriptor is None:
+                self._open()
+            self._check_place()
+            if self._is_broken:  # as the mark of an earlier process says
+                return None
+            failure = self._rotation_failure(event)
+            self._put([event])
+        except OSError as error:
+            self._break_off(error, event.t if self._last_ms is None else self._last_ms)
+            if isinstance(error, TraceGoneError):
+                return error  # there may be room for a new file right now
+            raise
+        return failure
+
+    def _put(self, items: Sequence[Header | Event]) -> None:
+        """Append all of *items*, or nothing."""
+        assert self._descriptor is not None
+        lines = _encoded(items)
+        try:
+            _write_all(self._descriptor, lines)
+            if self._sync:
+                os.fsync(self._descriptor)
+        except OSError:
+            with suppress(OSError):  # if not now, then before the next write
+                os.ftruncate(self._descriptor, self._size)
+            raise
+        self._size += len(lines)
+        self._note_times(items)
+
+    def _note_times(self, items: Sequence[Header | Event]) -> None:
+        times = [item.t for item in items if not isinstance(item, Header)]
+        if times:
+            self._last_ms = times[-1]
+            self._began_ms = times[0] if self._began_ms is None else self._began_ms
+
+    # --- gaps ---
+
+    def _break_off(self, error: OSError, from_ms: float | None) -> None:
+        self._is_broken, self._tried = True, None
+        self._lost_from_ms = from_ms
+        if isinstance(error, TraceGoneError):
+            self._lose_file()
+        else:
+            self.mark_incomplete()
+
+    def _lose_file(self) -> None:
+        """The gap begins where the lost file did: what was in it may be nowhere now."""
+        if self._began_ms is not None:
+            self._lost_from_ms = self._began_ms
+        self.close()
+        self._place = None
+
+    def _is_resumed(self, event: Event) -> bool:
+        """Write *event* after a header that records the gap, if what is carried over can be said now."""
+        if self._lost_from_ms is None:
+            self._lost_from_ms = event.t
+        carried = self._carried()
+        if carried is None:
+            return False
+        is_there = self._is_there()
+        gap = self._lost_from_ms, event.t
+        header = replace(self._header, store="unknown", running=carried.running, gap=gap)
+        items = (header, *carried.events, event)
+        if is_there:
+            assert self._descriptor is not None
+            os.ftruncate(self._descriptor, self._size)
+            self._put(items)
+            self._set_mark(is_incomplete=False)
+        else:
+            self._begin(items)
+        self._is_broken, self.gap_ms = False, gap
+        return True
+
+    def _is_there(self) -> bool:
+        """Whether our file can be appended to; otherwise a new one is needed."""
+        if self._place is not None:
+            try:
+                self._check_place()
+            except TraceGoneError:
+                self._lose_file()
+        if self._descriptor is not None:
+            return True
+        if self._continues():
+            self._append_to()
+            return True
+        self.is_first = False
+        return False
+
+    def _set_mark(self, *, is_incomplete: bool) -> None:
+        if self._descriptor is None:
+            return
+        with suppress(OSError):  # best effort: there is no other way to say it on a disk that takes no data
+            mode = stat.S_IMODE(os.fstat(self._descriptor).st_mode) & ~stat.S_ISVTX
+            os.fchmod(self._descriptor, mode | (stat.S_ISVTX if is_incomplete else 0))
+
+    # --- new files ---
+
+    def _rotation_failure(self, event: Event) -> OSError | None:
+        """Begin a new file if this one is large. If that fails, the old one goes on."""
+        is_large = self._size > self._rotate_bytes
+        if not is_large or not is_due_again(self._rotation_tried, event, _ROTATION_RETRY_MS):
+            return None
+        carried = self._carried()
+        if carried is None:
+            return None
+        header = replace(self._header, store="unknown", running=carried.running, follows=True)
+        try:
+            self._begin((header, *carried.events))
+        except OSError as error:
+            self._rotation_tried = Instants(event.t, event.m)
+            return error
+        self._rotation_tried = None
+        return None
+
+    def _begin(self, items: Sequence[Header | Event]) -> None:
+        """Begin a new file with *items*; the one that is there is put aside when the new one is on disk."""
+        self._refuse_if_in_use()
+        new = Path(f"{self.path}.new")
+        descriptor = _created(new)
+        lines = _encoded(items)
+        try:
+            _lock(descriptor)
+            _write_all(descriptor, lines)
+            os.fsync(descriptor)
+            self._put_aside()
+            new.replace(self.path)
+        except BaseException:
+            os.close(descriptor)
+            new.unlink(missing_ok=True)
+            raise
+        _sync_folder(self.path.parent)
+        self._take(descriptor, len(lines), None)
+        self._note_times(items)
+
+    def _refuse_if_in_use(self) -> None:
+        """Raise OSError if another recorder writes the file that would be put aside."""
+        if self._descriptor is not None:
+            return
+        with suppress(FileNotFoundError):
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                _lock(descriptor)
+            finally:
+                os.close(descriptor)
+
     def _put_aside(self) -> None:
-        """Move the file to NAME.1, and the older ones up; the oldest goes. Raises OSError if it is in use."""
-        if self._descriptor is None and self._path.exists():
-            with self._path.open("rb") as file:
-                _lock(file.fileno())
-        for number in range(self._keep, 0, -1):
+        """Move the file, if there is one, to NAME.1; the oldest goes only if no number is free."""
+        if not self.path.exists():
+            return
+        free = (number for number in range(1, self._keep) if not self._numbered(number).exists())
+        for number in range(next(free, self._keep), 0, -1):
             older = self._numbered(number - 1)
             if older.exists():
                 older.replace(self._numbered(number))
-        if self._keep == 0:
-            self._path.unlink(missing_ok=True)
 
     def _numbered(self, number: int) -> Path:
-        return Path(f"{self._path}.{number}") if number else self._path
+        return Path(f"{self.path}.{number}") if number else self.path
+
+
+def _encoded(items: Sequence[Header | Event]) -> bytes:
+    return b"".join(_encoder.encode(item) + b"\n" for item in items)
+
+
+def _write_all(descriptor: int, lines: bytes) -> None:
+    """Write *lines* in one piece. Raises OSError if there is no room for all of it."""
+    if os.write(descriptor, lines) < len(lines):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _created(path: Path) -> int:
+    """A new file at *path*. What another recorder left there when it died is removed, and nothing else."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_EXCL
+    try:
+        return os.open(path, flags, 0o644)
+    except FileExistsError:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            head = os.read(descriptor, len(_NEW_FILE_BEGINS))
+            if not _NEW_FILE_BEGINS.startswith(head):
+                raise
+            _lock(descriptor)
+            path.unlink()
+        finally:
+            os.close(descriptor)
+    return os.open(path, flags, 0o644)
+
+
+def _sync_folder(folder: Path) -> None:
+    with suppress(OSError):  # some file systems cannot; the file itself is synced
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _lock(descriptor: int) -> None:
@@ -199,9 +443,21 @@ def _line_end(descriptor: int, size: int) -> int:
     return 0
 
 
-def _time_us(line: bytes) -> int | None:
+def _time_ms(line: bytes) -> float | None:
     """The time of the event in *line*; None if it has none, as a header has not."""
     try:
-        return micros(msgspec.json.decode(line)["t"])
-    except (msgspec.MsgspecError, KeyError, TypeError):
+        return msgspec.json.decode(line, type=_Dated).t
+    except msgspec.MsgspecError:
         return None
+
+
+def _first_time_ms(descriptor: int) -> float | None:
+    """The time of the first event in a file, which comes after its header."""
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        file.seek(0)
+        file.readline()
+        return _time_ms(file.readline())
+
+
+class _Dated(msgspec.Struct):
+    t: float
