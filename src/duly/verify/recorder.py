@@ -2,7 +2,8 @@
 
 It stands around `initialize`, `stop` and every callback. What it writes is therefore what a user saw: when a
 call was made and when it returned, when a callback was called and when it ended. It knows nothing of stores,
-dues or causes. It must never harm what it watches: when it cannot write, it says so once and goes on.
+dues or causes. It must never harm what it watches: when it cannot write, it says so once and goes on. Nor can
+a callback harm it: whatever a callback raises is the end of that run and of nothing else.
 """
 
 import asyncio
@@ -191,14 +192,11 @@ class Recorded:
         ledger.watch()
         outcome: dict[str, bool] = {"ok": False}
         try:
-            await call
+            await _Watched(call, self._on_call_closed)
             outcome["ok"] = True
         except asyncio.CancelledError as error:
             notes = getattr(error, "__notes__", ())
             outcome = {"ok": TOOK_EFFECT in notes, "void": TOOK_EFFECT not in notes and FAILED not in notes}
-            raise
-        except GeneratorExit:
-            ledger.silence()
             raise
         finally:
             if outcome["ok"]:
@@ -220,7 +218,7 @@ class Recorded:
         regs, ledger.regs = ledger.regs, None
         inits, outcome = frozenset(self._inits), {"ok": False}
         try:
-            await call
+            await _Watched(call, self._on_call_closed)
             outcome = {}
         except asyncio.CancelledError as error:
             if STOPS_ALL_THE_SAME in getattr(error, "__notes__", ()):
@@ -229,9 +227,6 @@ class Recorded:
             else:
                 ledger.regs = regs
                 self._end_stop(number, {"void": True})
-            raise
-        except GeneratorExit:
-            ledger.silence()
             raise
         except BaseException:
             self._end_stop(number, outcome)
@@ -272,14 +267,11 @@ class Recorded:
             ledger.running[run] = name
             ok = False
             try:
-                result = await callback()
+                result = await _Watched(callback(), self._on_run_closed)
                 ok = True
             except asyncio.CancelledError as error:
                 if self.holdings is not None and error.args == (CUT_OFF,):
                     self.holdings.note_cut(place)
-                raise
-            except GeneratorExit:  # the interpreter is going: this is no end that anybody saw
-                ledger.silence()
                 raise
             finally:
                 ledger.write(RunEnd, id=name, run=run, ok=ok, **place)
@@ -288,6 +280,18 @@ class Recorded:
             return result
 
         return functools.update_wrapper(recorded, callback)
+
+    def _on_run_closed(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A run was closed from outside: it has failed, unless its whole loop is gone."""
+        if not _is_current(loop):
+            self.ledger.silence()  # as a dead process would: this is no end that anybody saw
+
+    def _on_call_closed(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A call was closed from outside: what became of its list, or of its stop, nobody can know."""
+        if _is_current(loop):
+            self.ledger.fail("a call of initialize() or stop() was closed before it returned")
+        else:
+            self.ledger.silence()
 
     def _void_given_up(self) -> None:
         """A list takes effect in place of the stops that were given up."""
@@ -313,6 +317,55 @@ class _PutOff(NamedTuple):
 
 def _outcome(stopping: asyncio.Task[Any]) -> dict[str, bool]:
     return {} if not stopping.cancelled() and stopping.exception() is None else {"ok": False}
+
+
+class _Watched(Awaitable[Any]):
+    """Awaits something, and calls *on_close* first if the waiting is closed from outside.
+
+    A coroutine that is closed raises GeneratorExit. So may anything that is awaited, of its own accord. Only
+    here, between the two, can they be told apart: closing calls `close`, and raising does not.
+    """
+
+    def __init__(
+        self, awaited: Awaitable[Any], on_close: Callable[[asyncio.AbstractEventLoop], None]
+    ) -> None:
+        self._steps = _result_of(awaited).__await__()
+        self._loop = asyncio.get_running_loop()
+        self._on_close = on_close
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return cast("Generator[Any, Any, Any]", self)
+
+    def __iter__(self) -> "_Watched":
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._steps)
+
+    def send(self, value: Any) -> Any:
+        """As a coroutine does."""
+        return self._steps.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """As a coroutine does."""
+        return self._steps.throw(*error)
+
+    def close(self) -> None:
+        """As a coroutine does."""
+        self._on_close(self._loop)
+        self._steps.close()
+
+
+def _is_current(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether this is done by something that *loop* runs. If not, the loop is gone, or about to go."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+async def _result_of(awaited: Awaitable[Any]) -> Any:
+    return await awaited
 
 
 class _Call(Coroutine[Any, Any, None]):
