@@ -44,6 +44,7 @@ LEVELS: Mapping[str, int] = {
     "PropertyViolated": logging.ERROR,
     "RecorderFault": logging.ERROR,
     "RecorderRecovered": logging.INFO,
+    "MonitorFault": logging.ERROR,
     "MemberJoined": logging.INFO,
     "ShardsTaken": logging.INFO,
     "ShardsGiven": logging.INFO,

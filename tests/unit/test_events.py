@@ -35,6 +35,7 @@ def test_levels() -> None:
         "StoreFault",
         "PropertyViolated",
         "RecorderFault",
+        "MonitorFault",
     }
     assert by_level[logging.WARNING] == {"TaskRunFailed", "TaskOrphaned", "ClockStepped"}
     assert by_level[logging.INFO] == {
@@ -49,7 +50,7 @@ def test_levels() -> None:
         "StoreRecovered",
         "RecorderRecovered",
     }
-    assert len(LEVELS) == 28 + len(DAEMON_LEVELS) + len(CLUSTER_LEVELS)
+    assert len(LEVELS) == 29 + len(DAEMON_LEVELS) + len(CLUSTER_LEVELS)
 
 
 CLUSTER_LEVELS = {

@@ -5,7 +5,8 @@ finds out itself, such as a ping that failed, it tells to `told` and the log.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -16,14 +17,14 @@ from duly.config import Config
 from duly.daemon.daemon import Daemon
 from duly.daemon.holding import Stopwatch, declared_of, stints_of
 from duly.daemon.sharing import Sharing
-from duly.events import Event, Listener
+from duly.events import Announcer, Event, Listener, described
 from duly.instant import NEVER_US, SECOND_US, datetime_at, instant_of
 from duly.observe.deadman import DeadMan
 from duly.observe.spans import spans_if_installed
 from duly.verify import properties as judgement
 from duly.verify.declared import Declared
 from duly.verify.held import UNWATCHED, HeldMonitor
-from duly.verify.timers import TimerMonitor
+from duly.verify.timers import Finding, TimerMonitor
 
 if TYPE_CHECKING:
     from duly.observe.metrics import Metrics
@@ -73,6 +74,9 @@ class Watch:
                 steady_us=self._board.steady_us,
                 slack_us=round(_SLACK_LEASES * config.settings.lease_sec * SECOND_US),
             )
+        self._monitor_fault = ""
+        """Why the monitor watches no more, if it failed."""
+        self._announcer = Announcer([self._tell], self._clock.now)
         self._looking: asyncio.TimerHandle | None = None
 
     @property
@@ -104,9 +108,14 @@ class Watch:
         if self._daemon is None or not self._daemon.standing().is_gate_open:
             return None
         return [
-            Verdict(finding.property, _WORDS[finding.verdict], finding.violated, finding.words)
+            Verdict(finding.property, self._verdict_word(finding), finding.violated, finding.words)
             for finding in self.monitor.findings()
         ]
+
+    def _verdict_word(self, finding: Finding) -> str:
+        if self._monitor_fault and finding.verdict is judgement.Verdict.HOLDS:
+            return _WORDS[judgement.Verdict.INCONCLUSIVE]
+        return _WORDS[finding.verdict]
 
     @property
     def unwatched(self) -> str:
@@ -114,11 +123,12 @@ class Watch:
         return "" if self._board is None else UNWATCHED
 
     def _violations(self) -> list[str]:
-        """What is not well: all that the monitor objects to, while there are timers."""
+        """What is not well: a monitor that failed, and all that it objects to while there are timers."""
         found = [one for one in self.monitor.findings() if one.verdict is judgement.Verdict.VIOLATED]
         # Timers are counted only if there is something to tell: this is asked for every page.
         is_told = bool(found) and self._daemon is not None and self._daemon.timers() is not None
-        return [f"{one.property} is violated: {one.words}" for one in found] if is_told else []
+        told = [f"{one.property} is violated: {one.words}" for one in found] if is_told else []
+        return [self._monitor_fault, *told] if self._monitor_fault else told
 
     def _tell(self, event: Event) -> None:
         metrics = [] if self.metrics is None else [self.metrics.listener]
@@ -133,13 +143,30 @@ class Watch:
         return self._looking is not None
 
     def _heed_timers(self, event: Event) -> None:
-        self.monitor.listener(event if self._board is None else replace(event, time=self._now()))
-        self._look_later()
+        if self._monitor_fault:
+            return
+        with self._reporting_failure():
+            self.monitor.listener(event if self._board is None else replace(event, time=self._now()))
+            self._look_later()
 
     def _look(self) -> None:
         self._looking = None
-        self.monitor.look(self._now())
-        self._look_later()
+        with self._reporting_failure():
+            self.monitor.look(self._now())
+            self._look_later()
+
+    @contextmanager
+    def _reporting_failure(self) -> Iterator[None]:
+        """Report a monitor that fails. What it knows may be half of it, so it is not asked any more."""
+        try:
+            yield
+        except Exception as error:
+            self._look_never()
+            if not self._monitor_fault:
+                self._monitor_fault = (
+                    f"the monitor of the timers failed and watches no more: {described(error)}"
+                )
+                self._announcer.announce("MonitorFault", error=self._monitor_fault)
 
     def _look_later(self) -> None:
         """Look again when that could find something; never, if nothing is asked of any timer.

@@ -2,7 +2,8 @@
 
 It keeps what the judge keeps, which depends on the number of tasks and not on how long they have run.
 It tells of a violation as soon as it is certain, as an event `PropertyViolated`, to its listeners and to the
-logger `duly`. What began before the monitor did is not held against anybody.
+logger `duly`. What began before the monitor did is not held against anybody. A monitor that fails says so, as
+an event `MonitorFault`, and judges no more: from then on nothing is better than inconclusive.
 """
 
 from collections.abc import Iterable
@@ -11,11 +12,11 @@ from itertools import count
 
 import msgspec
 
-from duly.events import Announcer, Listener
+from duly.events import Announcer, Listener, described
 from duly.verify.dues import face_at
 from duly.verify.judge import Judge
 from duly.verify.properties import Outcome, Violation
-from duly.verify.trace import Event, Header, Position, micros
+from duly.verify.trace import Event, Fault, Header, Position, micros
 
 
 class Monitor:
@@ -26,6 +27,7 @@ class Monitor:
         self._judge: Judge | None = None
         self._numbers = count(1)
         self._now_us = 0
+        self._has_failed = False
 
     def begin(self, header: Header) -> None:
         """Begin with a trace that has this header. What earlier processes left there is not known here."""
@@ -34,8 +36,17 @@ class Monitor:
     def __call__(self, event: Event) -> None:
         """Take one event."""
         assert self._judge is not None, "a Recorder begins its monitor"
-        self._now_us = micros(event.t)
-        self._judge.take(Position(next(self._numbers), self._now_us, event))
+        if self._has_failed:
+            return
+        number = next(self._numbers)
+        try:
+            self._now_us = micros(event.t)
+            self._judge.take(Position(number, self._now_us, event))
+        except Exception as error:
+            self._has_failed = True
+            reason = f"the monitor failed: {described(error)}"
+            self._judge.objections.fault(Fault(number, reason))
+            self._announcer.announce("MonitorFault", error=reason)
 
     @property
     def outcome(self) -> Outcome:
