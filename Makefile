@@ -44,19 +44,27 @@ guarantees: $(READY)  ## simulate, hunt mutants, and write down the numbers in d
 	$(BIN)/python mutants/run.py --write
 	$(BIN)/python proof/guarantees.py --budget $(BUDGET) --write
 
-lock:  ## renew requirements.lock from pyproject.toml
+# Both locks hold for every Python and platform that duly supports, with the hashes of every file of a version. pip
+# cannot write such a file; uv can, and lives only as long as this target. It asks PyPI, or what UV_INDEX_URL says.
+COMPILE = $(VENV)-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --custom-compile-command "make lock"
+
+lock:  ## renew requirements.lock (duly with all extras) and requirements-dev.lock (its tools) from pyproject.toml
 	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
-	$(VENV)-lock/bin/pip install --quiet --upgrade "pip>=25.1"
-	$(VENV)-lock/bin/pip install --quiet . --group dev
-	$(VENV)-lock/bin/pip freeze --exclude duly --exclude pip | grep -v '^duly' > requirements.lock
+	$(VENV)-lock/bin/pip install --quiet "uv>=0.8"
+	$(COMPILE) pyproject.toml --all-extras --output-file requirements.lock
+	$(COMPILE) --group dev --constraints requirements.lock --output-file requirements-dev.lock
 	rm -rf $(VENV)-lock
 
 clean:
 	rm -rf $(VENV) $(VENV)-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
-$(READY): pyproject.toml requirements.lock
+# Wheels only: to build a source distribution, pip would fetch build tools that no hash vouches for. For the same
+# reason duly itself is installed with the back-end from the lock, not with one that pip fetches.
+$(READY): pyproject.toml requirements.lock requirements-dev.lock
 	$(PYTHON) -c 'import sys; sys.exit("duly needs Python 3.11 or newer; try: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
+		-r requirements.lock -r requirements-dev.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
