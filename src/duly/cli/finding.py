@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 DEFAULTS = ("duly.toml", "duly.py")
 RUN_NUMBER = click.IntRange(1, 2**63 - 1)
 """The number of a run, as large as a store can keep."""
-_LONGEST_FILE = 1 << 20
 
 
 class Failure(Refusal):
@@ -116,12 +115,13 @@ def _configured_socket(path: Path) -> str | None:
     """The socket that a file asks for; None if it asks for none, or cannot be read."""
     if path.suffix != ".toml":
         return _loaded_socket(path)
-    import tomllib  # noqa: PLC0415 - not for whoever gives a socket
+    from duly.config.errors import ConfigError  # noqa: PLC0415 - not for whoever gives a socket
+    from duly.config.loading import toml_document  # noqa: PLC0415
+    from duly.config.reading import text_of  # noqa: PLC0415
 
     try:
-        with path.open("rb") as file:
-            table = tomllib.loads(file.read(_LONGEST_FILE).decode())
-    except (OSError, ValueError, RecursionError):
+        table, _ = toml_document(path, text_of(path))
+    except ConfigError:
         return None
     supervisor = table.get("supervisor")
     socket = supervisor.get("socket") if isinstance(supervisor, dict) else None

@@ -3,14 +3,17 @@
 Only what is clear from the file is said; a guess that is wrong once teaches people not to read warnings.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 from duly.config.calendars import common, ever_comes, first_time, least_gap_sec, shortest_gap_sec
 from duly.config.checking import Checked
-from duly.config.schema import Kind, Service, Settings, Timer, starts_at_boot
+from duly.config.schema import Calendar, Kind, Service, Settings, Timer, starts_at_boot
 from duly.config.words import did_you_mean, quoted
+
+# Of calendars, while looking for timers that clash: about a second, however many timers share a target. A
+# warning that is not found is better than a check that does not end.
+_MOST_COMPARISONS = 500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +33,19 @@ def notes(
     """Everything worth a warning, in the order of the file."""
     usable = {each.entry.id: each.entry for each in services if each.entry is not None}
     known_ids = {each.id: None for each in services if each.id is not None}
-    by_target: dict[str, list[Timer]] = {}
-    for each in timers:
-        if each.entry is not None:
-            by_target.setdefault(each.entry.target, []).append(each.entry)
+    valid = [each.entry for each in timers if each.entry is not None]
     yield from _of_settings(settings, has_timers=bool(timers), is_empty=not services and not timers)
-    targets = frozenset(by_target)
+    targets = frozenset(timer.target for timer in valid)
     for one in services:
         if one.entry is not None:
             for key, reason in _of_service(one.entry, usable, known_ids, targets):
                 yield Note("service", one.id, one.index, reason, key)
+    started = frozenset(timer.target for timer in valid if _starts_by_itself(timer))
+    clashes = _clashes(valid)
     for each in timers:
         if each.entry is not None:
-            same_target = by_target[each.entry.target]
-            for key, reason in _of_timer(each, each.entry, usable[each.entry.target], same_target):
+            target, clash = usable[each.entry.target], next(clashes)
+            for key, reason in _of_timer(each, each.entry, target, started, clash):
                 yield Note("timer", each.id, each.index, reason, key)
 
 
@@ -97,7 +99,7 @@ def _never_up(required: Service, targets: frozenset[str]) -> str | None:
 
 
 def _of_timer(
-    checked: Checked[Timer], timer: Timer, target: Service, same_target: Sequence[Timer]
+    checked: Checked[Timer], timer: Timer, target: Service, started: frozenset[str], clash: str | None
 ) -> Iterator[tuple[str, str]]:
     for surprise in checked.surprises:
         yield "on_calendar", surprise
@@ -107,11 +109,11 @@ def _of_timer(
         yield "target", f"its target {quoted(target.id)} is disabled, so each firing is missed"
     if slow := _lasts_too_long(timer, target):
         yield "on_calendar", slow
-    if _never_begins(timer, target, same_target):
+    if _never_begins(timer, target, started):
         reason = f"counts from the last run of {quoted(target.id)}, and nothing starts that a first time"
         remedy = "add on_startup_sec here, or at_startup = true there"
         yield "on_unit_active_sec", f"on_unit_active_sec {reason}; {remedy}"
-    if clash := _clash(timer, same_target):
+    if clash is not None:
         yield "on_calendar", clash
 
 
@@ -138,25 +140,38 @@ def _lasts_too_long(timer: Timer, target: Service) -> str | None:
     )
 
 
-def _never_begins(timer: Timer, target: Service, same_target: Sequence[Timer]) -> bool:
+def _starts_by_itself(timer: Timer) -> bool:
+    """Whether it starts its target a first time, without a run to count from."""
+    return timer.enabled and (bool(timer.on_calendar) or timer.on_startup_sec is not None)
+
+
+def _never_begins(timer: Timer, target: Service, started: frozenset[str]) -> bool:
     if timer.on_unit_active_sec is None or not timer.enabled or starts_at_boot(target, {target.id}):
         return False
-    enabled = (each for each in same_target if each.enabled)
-    return not any(each.on_calendar or each.on_startup_sec is not None for each in enabled)
+    return target.id not in started
 
 
-def _clash(timer: Timer, same_target: Sequence[Timer]) -> str | None:
-    """The first earlier timer that wants the same target in the same minute."""
-    for other in takewhile(lambda each: each is not timer, same_target):
-        if not (other.enabled and timer.enabled) or other.timezone != timer.timezone:
+def _clashes(timers: Iterable[Timer]) -> Iterator[str | None]:
+    """For each timer a warning if an earlier one wants the same target in the same minute."""
+    comparisons = iter(range(_MOST_COMPARISONS))
+    earlier: dict[tuple[str, str | None], list[tuple[Timer, Calendar]]] = {}
+    for timer in timers:
+        if not timer.enabled or not timer.on_calendar:
+            yield None
             continue
+        rivals = earlier.setdefault((timer.target, timer.timezone), [])
+        yield _clash(timer, rivals, comparisons)
+        rivals.extend((timer, calendar) for calendar in timer.on_calendar)
+
+
+def _clash(timer: Timer, rivals: Sequence[tuple[Timer, Calendar]], comparisons: Iterator[int]) -> str | None:
+    for other, theirs in rivals:
         for mine in timer.on_calendar:
-            for theirs in other.on_calendar:
-                if (both := common(mine, theirs)) is not None:
-                    minute = (
-                        f"in the same minute as timer {quoted(other.id)} (at {first_time(both)}, for one)"
-                    )
-                    return f"fires {minute}; their target runs once at a time, so one of them is missed"
+            if next(comparisons, None) is None:
+                return None
+            if (both := common(mine, theirs)) is not None:
+                minute = f"in the same minute as timer {quoted(other.id)} (at {first_time(both)}, for one)"
+                return f"fires {minute}; their target runs once at a time, so one of them is missed"
     return None
 
 

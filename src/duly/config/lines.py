@@ -1,9 +1,11 @@
 """Where the entries of a file stand: parsers give values, people want lines.
 
 The scanner of TOML walks over the text once, knows strings and comments so that nothing inside them counts,
-and notes tables and keys. It is shown only texts that `tomllib` has accepted, so it checks nothing. Where the
-number of tables found differs from the number of entries (inline tables), no line is given: none is better
-than a wrong one.
+and notes tables and keys. It checks no syntax: `tomllib` does that. Where the number of tables found differs
+from the number of entries (inline tables), no line is given: none is better than a wrong one.
+
+It runs before `tomllib`, because that takes quadratic time and memory for a key of many parts (a.b.c...): a
+file of 40 KB fills gigabytes. So the scanner takes any text at all, in linear time, and refuses such keys.
 """
 
 import re
@@ -13,17 +15,20 @@ from dataclasses import dataclass, field
 from duly.config.assembly import LineOf
 from duly.config.schema import Table
 
+MOST_KEY_PARTS = 100
+# A string without an end is a token too. Otherwise each quote in it would be tried, each time to the end.
 _SKIPPED = re.compile(
-    r'"""(?:[^"\\]|\\.|"(?!""))*+"{3,5}'
-    r"|'''(?:[^']|'(?!''))*+'{3,5}"
-    r'|"(?:[^"\\\n]|\\.)*"'
-    r"|'[^'\n]*'"
-    r"|\#[^\n]*"
-    r"|\n|[\[\]{}]|[^\"'\#\n\[\]{}]+",
+    r'"""[^"\\]*+(?:(?:\\.|"(?!""))[^"\\]*+)*+(?:"{3,5})?'
+    r"|'''[^']*+(?:'(?!'')[^']*+)*+(?:'{3,5})?"
+    r'|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"?'
+    r"|'[^'\n]*+'?"
+    r"|\#[^\n]*+"
+    r"|[\n=,\[\]{}]|[^\"'\#\n=,\[\]{}]++",
     re.DOTALL,
 )
-_PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+_PART = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|'[^'\n]*')"""
 _NAME = rf"[ \t]*({_PART})[ \t]*(?:\.[ \t]*({_PART})[ \t]*)?(?:\.[^\n=\]]*)?"
+_SEPARATORS = frozenset("\n=,[]{}")
 _ARRAY_TABLE = re.compile(rf"[ \t]*\[\[{_NAME}\]\]")
 _TABLE = re.compile(rf"[ \t]*\[{_NAME}\]")
 _KEY = re.compile(rf"{_NAME}=")
@@ -53,8 +58,16 @@ class Places:
         return place.keys.get(key, place.line) if key is not None else place.line
 
 
+class LongKeyError(Exception):
+    """A key of the text has more parts than MOST_KEY_PARTS."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__(f"a key has more than {MOST_KEY_PARTS} parts (a.b.c...)")
+        self.line = line
+
+
 def toml_places(text: str) -> Places:
-    """The tables and keys of a TOML text that is valid."""
+    """The tables and keys of a TOML text. Raises LongKeyError."""
     places = Places()
     keys = places.top
     for number, line in _plain_lines(text):
@@ -85,7 +98,7 @@ def _bare(name: str) -> str:
 def _plain_lines(text: str) -> list[tuple[int, str]]:
     """The lines at which a statement begins, with their numbers. What brackets hold is left out."""
     found: list[tuple[int, str]] = []
-    number, begins, depth = 1, 0, 0
+    number, begins, depth, dots = 1, 0, 0, 0
     at_start = True
     for token in _SKIPPED.finditer(text):
         piece = token[0]
@@ -94,6 +107,10 @@ def _plain_lines(text: str) -> list[tuple[int, str]]:
             end = text.find("\n", begins)
             found.append((first, text[begins : end if end >= 0 else len(text)]))
             at_start = False
+        # Between two of these there is one key or one value, and no value has more than one dot.
+        dots = 0 if piece in _SEPARATORS else dots + (0 if piece[0] in "\"'#" else piece.count("."))
+        if dots >= MOST_KEY_PARTS:
+            raise LongKeyError(number)
         if piece in ("[", "{"):
             depth += 1
         elif piece in ("]", "}"):

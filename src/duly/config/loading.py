@@ -12,10 +12,10 @@ from typing import Any
 
 from duly.config.assembly import Look, config_of
 from duly.config.errors import ConfigError, FileFault
-from duly.config.lines import Places, line_finder, toml_places
-from duly.config.reading import text_of
+from duly.config.lines import LongKeyError, Places, line_finder, toml_places
+from duly.config.reading import content_of, decoded
 from duly.config.schema import Config
-from duly.config.words import did_you_mean, quoted, shown
+from duly.config.words import did_you_mean, limited_comparisons, quoted, shown
 
 _MISSING = "does not exist; `duly init` writes a file to begin with"
 _TOML_NAMES = ("supervisor", "dashboard", "service", "timer")
@@ -34,8 +34,14 @@ def load(path: str | Path, look: Look | None = None) -> Config:
     *look* says what else is worth a warning about a service: `duly check` asks the host.
     """
     path = Path(path)
+    return load_content(path, content_of(path, _MISSING), look)
+
+
+@limited_comparisons()
+def load_content(path: Path, content: bytes, look: Look | None = None) -> Config:
+    """The configuration that a file with this path and content would have. Raises ConfigError."""
+    text = decoded(path, content)
     form = _FORMS.get(path.suffix.lower())
-    text = text_of(path, _MISSING)
     if form is None:
         raise ConfigError(path, [FileFault("has to end in .toml or .py, to say which of the two it is")])
     return form(path, text, look)
@@ -58,8 +64,7 @@ def load_to_run(path: str | Path) -> Config:
 
 
 def _load_toml(path: Path, text: str, look: Look | None) -> Config:
-    document = _parsed(path, text)
-    places = toml_places(text)
+    document, places = toml_document(path, text)
     if faults := _shape_faults(document, places):
         raise ConfigError(path, faults)
     services, timers = document.get("service", []), document.get("timer", [])
@@ -75,11 +80,15 @@ def _load_toml(path: Path, text: str, look: Look | None) -> Config:
     )
 
 
-def _parsed(path: Path, text: str) -> dict[str, Any]:
+def toml_document(path: Path, text: str) -> tuple[dict[str, Any], Places]:
+    """What a TOML text holds, and where. Raises ConfigError."""
     import tomllib  # noqa: PLC0415 - a Python file does not need it
 
     try:
-        return tomllib.loads(text)
+        places = toml_places(text)  # first, since it refuses what tomllib takes hours for
+        return tomllib.loads(text), places
+    except LongKeyError as error:
+        raise ConfigError(path, [FileFault(str(error), error.line)]) from error
     except RecursionError as error:
         raise ConfigError(path, [FileFault("is nested too deeply")]) from error
     except ValueError as error:  # a TOMLDecodeError, or an integer of thousands of digits

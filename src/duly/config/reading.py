@@ -20,19 +20,23 @@ _SORTS = {
 }
 
 
-def text_of(path: Path, if_missing: str = "does not exist") -> str:
+def text_of(path: Path) -> str:
     """The text of a file. Raises ConfigError."""
+    return decoded(path, content_of(path))
+
+
+def content_of(path: Path, if_missing: str = "does not exist") -> bytes:
+    """What is in an ordinary file, or the beginning of it if that is too much. Raises ConfigError."""
     try:
         _regular(path, os.stat(path).st_mode)  # noqa: PTH116 - Path.stat hides nothing either way
         # Without blocking: between the two questions the file may have become a pipe.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
             _regular(path, os.fstat(file.fileno()).st_mode)
-            content = file.read(MOST_BYTES + 1)
+            return file.read(MOST_BYTES + 1)
     except FileNotFoundError as error:
         raise _unusable(path, if_missing) from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise _unusable(path, _said(error)) from error
-    return _decoded(path, content)
 
 
 def _regular(path: Path, mode: int) -> None:
@@ -47,7 +51,8 @@ def _said(error: OSError | ValueError) -> str:
     return f"cannot be read: {(reason or str(error)).lower()}"
 
 
-def _decoded(path: Path, content: bytes) -> str:
+def decoded(path: Path, content: bytes) -> str:
+    """The text that *content* is. Raises ConfigError if it is none, or too much."""
     if len(content) > MOST_BYTES:
         raise _unusable(path, "is larger than 1 MiB, which no such file is; is it the right one?")
     if b"\0" in content:

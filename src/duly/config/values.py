@@ -5,12 +5,12 @@ a Python file made up travels on. Whether a value makes sense beside others is n
 """
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from duly.config.errors import EntryFault
+from duly.config.shell_words import UnclosedError, shell_words
 from duly.config.words import close_zones, did_you_mean, joined, printable, quoted, shown
 
 LONGEST_ID = 128
@@ -208,10 +208,9 @@ def argv(value: object, key: str) -> tuple[str, ...]:
 
 def _split(command: str, key: str) -> list[str]:
     try:
-        return shlex.split(command)
-    except ValueError as error:
-        fault = "a quote that is not closed" if "quotation" in str(error) else "a backslash at its end"
-        raise EntryFault(f"{key} has {fault}: {quoted(command)}", key) from error
+        return shell_words(command)
+    except UnclosedError as error:
+        raise EntryFault(f"{key} has {error}: {quoted(command)}", key) from error
 
 
 def environment(value: object, key: str) -> dict[str, str]:
@@ -244,15 +243,22 @@ def zone(value: object, key: str) -> str:
     return name
 
 
-@lru_cache(maxsize=256)
 def _zone_fault(name: str) -> str | None:
-    """Why there is no such zone. Kept, since many timers share one and looking for another takes long."""
-    from zoneinfo import ZoneInfo, available_timezones  # noqa: PLC0415 - most files name no zone
+    """Why there is no such zone."""
+    from zoneinfo import ZoneInfo  # noqa: PLC0415 - most files name no zone
 
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # OSError: "Europe" is a folder
-        close = close_zones(name, available_timezones())
+        close = close_zones(name, _known_zones())
         offer = f"; did you mean {joined(close)}?" if close else ""
         return f"there is no time zone {quoted(name)}{offer}"
     return None
+
+
+@lru_cache(maxsize=1)
+def _known_zones() -> frozenset[str]:
+    """Every zone of this host. Kept, since finding them walks over hundreds of files."""
+    from zoneinfo import available_timezones  # noqa: PLC0415 - as above
+
+    return frozenset(available_timezones())

@@ -3,12 +3,33 @@
 Whatever a configuration holds can come here: huge numbers, lone surrogates, objects that cannot be printed.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 _LONGEST_COMPARED = 100
 _MOST_OFFERED = 3
-# A file with thousands of mistakes among thousands of names is still answered in a moment.
-_MOST_COMPARED = 200
+# About a second, however many mistakes a file has and however many names it declares.
+_MOST_COMPARISONS = 50_000
+_comparisons_left: ContextVar[list[int] | None] = ContextVar("comparisons_left", default=None)
+
+
+@contextmanager
+def limited_comparisons() -> Iterator[None]:
+    """Limit the search for close names in one file: all mistakes get a reason, the first ones an offer."""
+    token = _comparisons_left.set([_MOST_COMPARISONS])
+    try:
+        yield
+    finally:
+        _comparisons_left.reset(token)
+
+
+def _may_compare(count: int) -> bool:
+    left = _comparisons_left.get()
+    if left is None:
+        return True
+    left[0] -= count
+    return left[0] >= 0
 
 
 def shown(value: object) -> str:
@@ -59,23 +80,14 @@ def did_you_mean(name: str, known: Collection[str], aliases: Mapping[str, str] |
     return f"; did you mean {joined(close)}?" if close else ""
 
 
-def close_names(
-    name: str,
-    known: Collection[str],
-    aliases: Mapping[str, str] | None = None,
-    *,
-    most: int = _MOST_COMPARED,
-) -> list[str]:
-    """The known names that somebody who wrote *name* may have meant, likeliest first.
-
-    Among more names than *most* nothing is looked for.
-    """
+def close_names(name: str, known: Collection[str], aliases: Mapping[str, str] | None = None) -> list[str]:
+    """The known names that somebody who wrote *name* may have meant, likeliest first."""
     from difflib import get_close_matches  # noqa: PLC0415 - only a mistake pays for it
 
     wanted = _plain(name[:_LONGEST_COMPARED].strip())
     if aliases and wanted in aliases:
         return [aliases[wanted]]
-    if len(known) > most:
+    if not _may_compare(len(known)):
         return []
     by_key = {_plain(candidate): candidate for candidate in reversed(list(known))}
     if wanted in by_key:
@@ -91,6 +103,6 @@ def close_zones(name: str, known: Iterable[str]) -> list[str]:
     """The time zones that *name* comes close to, by their whole names or by their cities."""
     zones = sorted(known)
     cities = {zone.rpartition("/")[2]: zone for zone in zones if "/" in zone}
-    by_city = [cities[city] for city in close_names(name, cities, most=len(zones))]
-    by_name = close_names(name, zones, most=len(zones))
+    by_city = [cities[city] for city in close_names(name, cities)]
+    by_name = close_names(name, zones)
     return list(dict.fromkeys([*by_name, *by_city]))[:_MOST_OFFERED]
