@@ -2,6 +2,8 @@
 
 The file goes to stdout or to `-o`, remarks to stderr with the numbers of their lines. The exit code is 1 when
 a job was left out, so that a script notices.
+
+One rule: nothing is written that duly does not load. What would be written is loaded first.
 """
 
 import sys
@@ -11,9 +13,10 @@ import click
 
 from duly.cli.refusals import Refusal, printable
 from duly.cli.writing import write_new
-from duly.config.crontab import Translated, toml_of, translated
+from duly.config.crontab import TooManyJobsError, Translated, toml_of, translated
 from duly.config.errors import ConfigError
-from duly.config.reading import MOST_BYTES, text_of
+from duly.config.loading import load_content
+from duly.config.reading import MOST_BYTES, decoded, text_of
 
 _STDIN = Path("-")
 
@@ -44,10 +47,14 @@ def crontab(ctx: click.Context, file: Path, *, output: Path | None, user_column:
     """
     if output is not None and output.suffix.lower() != ".toml":
         raise _refused("unknown_form", f"{output} has to end in .toml, which is what is written")
-    found = translated(_text(file), has_user_column=user_column)
+    try:
+        found = translated(_text(file), has_user_column=user_column)
+    except TooManyJobsError as error:
+        raise _refused("too_many_jobs", f"{file}: {error}") from error
     text = toml_of(found)
+    _check_loads(text)
     if output is None:
-        click.echo(text, nl=False)
+        click.echo(text.encode(), nl=False)  # TOML is UTF-8, whatever the locale says
     else:
         write_new(output, text, force=force)
     _tell(found, file, output)
@@ -56,26 +63,38 @@ def crontab(ctx: click.Context, file: Path, *, output: Path | None, user_column:
 
 def _text(file: Path) -> str:
     try:
-        if file != _STDIN:
-            return text_of(file)
-        content = sys.stdin.buffer.read(MOST_BYTES + 1)
+        return text_of(file) if file != _STDIN else decoded(Path("stdin"), _stdin_content())
     except ConfigError as error:
         raise _refused("unusable_file", error.message) from error
-    if len(content) > MOST_BYTES or b"\0" in content:
-        raise _refused("unusable_file", "stdin is larger than 1 MiB, or binary; it should be a crontab")
+
+
+def _stdin_content() -> bytes:
+    if sys.stdin is None:  # the shell closed it: <&-
+        raise _refused("unusable_file", "stdin is closed; it should be a crontab")
     try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise _refused("unusable_file", "stdin is not UTF-8 text") from error
+        return sys.stdin.buffer.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise _refused("unusable_file", f"stdin cannot be read: {error.strerror}") from error
+
+
+def _check_loads(text: str) -> None:
+    """Refuse a text that duly would not load as it is meant. Translation leaves none, as far as we know."""
+    try:
+        invalid = load_content(Path("/duly.toml"), text.encode()).invalid
+    except ConfigError as error:
+        raise _refused("not_loadable", f"duly would not load the result: {error.reason}") from error
+    if invalid:
+        named = f"{invalid[0].kind} {invalid[0].id}"
+        raise _refused("not_loadable", f"duly would not load the result: {named}: {invalid[0].reason}")
 
 
 def _tell(found: Translated, file: Path, output: Path | None) -> None:
-    for remark in found.remarks:
-        click.echo(f"{printable(str(file))}:{remark.line}: {printable(remark.text)}", err=True)
+    shown = printable(str(file))
+    lines = [f"{shown}:{remark.line}: {printable(remark.text)}\n" for remark in found.remarks]
     left_out = sum(remark.is_left_out for remark in found.remarks)
-    summary = f"{len(found.jobs)} translated, {left_out} left out"
     where = f"; wrote {printable(str(output))}" if output is not None else ""
-    click.echo(f"{summary}{where}", err=True)
+    summary = f"{len(found.jobs)} translated, {left_out} left out{where}"
+    click.echo("".join(lines) + summary, err=True)  # at once: there can be half a million of them
 
 
 def _refused(code: str, message: str) -> Refusal:

@@ -13,13 +13,22 @@ def write_new(path: Path, text: str, *, force: bool) -> None:
         if force:
             _replace(path, text)
         else:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
+            _create(path, text)
     except FileExistsError as error:
         raise _refused(path, "exists already; --force overwrites it") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         said = error.strerror if isinstance(error, OSError) else str(error)
         raise _refused(path, f"cannot be written: {said}") from error
+
+
+def _create(path: Path, text: str) -> None:
+    with path.open("x", encoding="utf-8") as file:
+        try:
+            file.write(text)
+            file.flush()
+        except BaseException:
+            path.unlink()  # what is ours and half: a disk was full, or somebody pressed Ctrl-C
+            raise
 
 
 def _replace(path: Path, text: str) -> None:

@@ -6,11 +6,15 @@ means the same split into words. Any doubt is decided in favour of the shell.
 """
 
 import re
-import shlex
 from dataclasses import dataclass
 
+from duly.config.shell_words import shell_words
+
+# What cron and shells take for a blank. Python's own idea of one (str.split, str.strip) has a dozen more.
+BLANK = " \t"
+BLANKS = re.compile(r"[ \t]+")
 _QUOTED = re.compile(r"""'[^']*'|"[^"$`\\]*\"""")
-_SYNTAX = re.compile(r"""[|&;<>()$`\\"'*?\[\]{}~#\n]""")
+_SYNTAX = re.compile(r"""[|&;<>()$`\\"'*?\[\]{}~#\r\n]""")
 # Words that only a shell knows. Those that are programs as well (echo, test, true) do the same as such.
 _SHELL_WORDS = frozenset(
     (
@@ -53,15 +57,22 @@ def command_of(text: str, shell: str) -> Command:
     """What cron would run for a line's command part."""
     script, stdin = percent_split(text)
     shell = shell.strip() or "/bin/sh"
-    if not script.strip():
+    if not script.strip(BLANK):
         return Command((), needs_shell=False)
     if stdin is not None:
         return Command((shell, "-c", _with_stdin(script, stdin)), needs_shell=True)
     if shell.rpartition("/")[2] in _PLAIN_SHELLS and not uses_shell(script):
-        argv = tuple(shlex.split(script))
-        if argv[0].strip():  # `""` names no program; what that does is the shell's affair
+        argv = tuple(shell_words(script))
+        # Neither `""` nor a no-break space names a program for duly; what it does is the shell's affair.
+        if argv[0].strip():
             return Command(argv, needs_shell=False)
     return Command((shell, "-c", script), needs_shell=True)
+
+
+def first_word(text: str) -> tuple[str, str]:
+    """The text up to its first blank, and what follows the blanks."""
+    word, *rest = BLANKS.split(text, maxsplit=1)
+    return word, "".join(rest)
 
 
 def percent_split(text: str) -> tuple[str, str | None]:
@@ -85,8 +96,8 @@ def _input(text: str) -> str:
 
 def _with_stdin(script: str, stdin: str) -> str:
     """The script with its standard input as a here-document, whose end is a line that it does not have."""
-    end = "END"
-    while end in stdin.split("\n"):
+    end, lines = "END", frozenset(stdin.split("\n"))
+    while end in lines:
         end += "_"
     return f"{{ {script}\n}} <<'{end}'\n{stdin.removesuffix(chr(10))}\n{end}"
 
@@ -96,7 +107,7 @@ def uses_shell(script: str) -> bool:
     bare = _QUOTED.sub("q", script)
     if _SYNTAX.search(bare):
         return True
-    first = script.split(maxsplit=1)[0]
+    first, _ = first_word(script.strip(BLANK))
     # Shells differ in what their own echo and printf make of a backslash.
     return "=" in first or first in _SHELL_WORDS or (first in ("echo", "printf") and "\\" in script)
 
@@ -105,7 +116,7 @@ def name_of(text: str, line: int) -> str:
     """A name for the job: that of its program, as far as it can be told."""
     script, _ = percent_split(text)
     for part in re.split(r"&&|\|\||[;|]", script):
-        for word in part.split():
+        for word in BLANKS.split(part.strip(BLANK)):
             if not _WORD.fullmatch(word) or word.startswith("-") or word.isdigit():
                 continue
             name = re.sub(r"\.(sh|py|pl|rb|php|js)$", "", word.rstrip("/").rpartition("/")[2])

@@ -6,6 +6,7 @@ either when both are restricted, which takes two calendars, and both when one of
 """
 
 from duly.config.schema import Calendar
+from duly.config.words import quoted
 from duly.cron import CronExpression
 from duly.cron.fields import FIELDS, MONTH, WEEKDAY, Field, parse_field, values_of
 from duly.cron.spelling import posix_spelling
@@ -18,7 +19,7 @@ class UnclearFieldError(Exception):
     """A time field that cannot be translated; the message says which and why."""
 
     def __init__(self, field: Field, word: str, reason: str) -> None:
-        super().__init__(f'the {field.name} field "{word}" {reason}')
+        super().__init__(f"the {field.name} field {quoted(word)} {reason}")
 
 
 def calendars_of(words: list[str]) -> tuple[Calendar, ...]:
@@ -38,7 +39,10 @@ def _values(field: Field, word: str) -> tuple[int, ...] | None:
     """The values that a field names; None for all of them."""
     words = ["*"] * 5
     words[_PLACES[field]] = word
-    spelled = None if "?" in word else posix_spelling(" ".join(words))
+    # Only what every cron reads: posix_spelling also takes blanks that are none to cron.
+    spelled = (
+        posix_spelling(" ".join(words)) if word.isascii() and word.isprintable() and "?" not in word else None
+    )
     if spelled is None:
         raise UnclearFieldError(field, word, _fault(field, word))
     mask = CronExpression.parse(spelled).masks[_PLACES[field]]

@@ -2,22 +2,29 @@
 
 A variable holds for the lines below it, as in cron. Nothing is left out in silence: each line that is not
 translated, or not quite, gets a remark with its number.
+
+Each job is written with all its variables, so a few hundred KB of variables and jobs could become gigabytes.
+Therefore each job is rendered at once and its bytes are counted: as soon as they are more than duly loads,
+translation ends with an error. Time and memory stay linear in the size of the crontab.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from duly.config.crontab.commands import command_of, name_of
+from duly.config.crontab.commands import BLANKS, command_of, first_word, name_of
 from duly.config.crontab.fields import UnclearFieldError, calendars_of
+from duly.config.crontab.writing import HEAD, rendered
 from duly.config.errors import EntryFault
+from duly.config.reading import MOST_BYTES
 from duly.config.schema import Calendar, Service, Timer
 from duly.config.values import LONGEST_ID, zone
-from duly.config.words import quoted
+from duly.config.words import limited_comparisons, quoted
 from duly.cron.spelling import posix_spelling
 
 REBOOT_SEC = 1
-_VARIABLE = re.compile(r"""[ \t]*("[^"]*"|'[^']*'|[^\s="'#@*0-9][^\s="']*)[ \t]*=[ \t]*(.*?)[ \t]*""")
+# Matches the beginning of a line; what follows is the value.
+_VARIABLE = re.compile(r"""("[^"]*"|'[^']*'|[^\s="'#@*0-9][^\s="']*+)[ \t]*+=[ \t]*+""")
 _SHELL = "/bin/sh"
 _NO_EQUAL = {
     "MAILTO": "duly sends no mail; the output of each run is in its history (duly logs)",
@@ -44,11 +51,10 @@ class Remark:
 class Job:
     """A translated line."""
 
-    line: int
-    source: str
     service: Service
     timer: Timer
-    needs_shell: bool
+    toml: str
+    """What is written for it."""
 
 
 @dataclass(slots=True)
@@ -57,6 +63,17 @@ class Translated:
 
     jobs: list[Job] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
+
+
+class TooManyJobsError(Exception):
+    """The jobs of a crontab need a larger file than duly loads."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__(
+            f"the jobs up to line {line} fill more than {MOST_BYTES >> 20} MiB; duly loads no larger file."
+            " Split the crontab, or remove variables: each job is written with all that are set above it"
+        )
+        self.line = line
 
 
 class _LeftOutError(Exception):
@@ -72,21 +89,32 @@ class _State:
     zone_fault: str | None = None
 
 
+@limited_comparisons()
 def translated(text: str, *, has_user_column: bool = False) -> Translated:
-    """The jobs of a crontab and what could not be translated."""
-    found, state = Translated(), _State()
+    """The jobs of a crontab and what could not be translated. Raises TooManyJobsError."""
+    found, state, size = Translated(), _State(), len(HEAD)
     for number, line in enumerate(text.split("\n"), start=1):
         content = line.strip(" \t\r")
         if not content or content.startswith("#"):
             continue
-        if (variable := _VARIABLE.fullmatch(content)) is not None:
-            _set(state, found, number, _unquoted(variable[1]), _unquoted(variable[2]))
+        if (variable := _VARIABLE.match(content)) is not None:
+            _set(state, found, number, _unquoted(variable[1]), _unquoted(content[variable.end() :]))
             continue
         try:
-            found.jobs.append(_job(state, found, number, content, has_user_column=has_user_column))
+            job = _job(state, found, number, content, has_user_column=has_user_column)
         except (_LeftOutError, UnclearFieldError) as error:
             found.remarks.append(Remark(number, f"left out: {error}", is_left_out=True))
+            continue
+        size += len(job.toml.encode())
+        if size > MOST_BYTES:
+            raise TooManyJobsError(number)
+        found.jobs.append(job)
     return found
+
+
+def toml_of(found: Translated) -> str:
+    """The configuration, as the text of a TOML file."""
+    return HEAD + "".join(job.toml for job in found.jobs)
 
 
 def _unquoted(text: str) -> str:
@@ -101,7 +129,7 @@ def _set(state: _State, found: Translated, line: int, name: str, value: str) -> 
         found.remarks.append(Remark(line, f"{name} is not translated: {_NO_EQUAL[name]}"))
     elif name == "CRON_TZ":
         _set_zone(state, value)
-    elif not name or "\0" in name + value:
+    elif not name or "=" in name or "\0" in name + value:
         found.remarks.append(Remark(line, "the variable is not translated: its name or value cannot be used"))
     else:
         state.env[name] = value
@@ -121,10 +149,13 @@ def _set_zone(state: _State, value: str) -> None:
 
 def _job(state: _State, found: Translated, line: int, content: str, *, has_user_column: bool) -> Job:
     words, rest = _times(content)
+    first, others = first_word(rest)
     if has_user_column:
-        rest = _without_user(rest, found, line)
-    elif (first := rest.split(maxsplit=1)[:1]) and first[0] in _USERS and len(rest.split()) > 1:
-        text = f"the command begins with {first[0]}; if that is the user, give --user-column"
+        rest = others
+        if first:
+            found.remarks.append(Remark(line, f"runs as the user that runs duly, not as {quoted(first)}"))
+    elif first in _USERS and others:
+        text = f"the command begins with {first}; if that is the user, give --user-column"
         found.remarks.append(Remark(line, text))
     if not rest:
         raise _LeftOutError("it has no command")
@@ -136,7 +167,9 @@ def _job(state: _State, found: Translated, line: int, content: str, *, has_user_
         raise _LeftOutError("it has no command")
     name = _fresh_id(state, name_of(rest, line))
     service = Service(name, command.argv, type="oneshot", env=dict(state.env), cwd=_home(state.env))
-    return Job(line, content, service, _timer(name, calendars, state.zone), command.needs_shell)
+    timer = _timer(name, calendars, state.zone)
+    toml = rendered(service, timer, comment=f"line {line}: {content}", needs_shell=command.needs_shell)
+    return Job(service, timer, toml)
 
 
 def _home(env: Mapping[str, str]) -> str | None:
@@ -146,23 +179,17 @@ def _home(env: Mapping[str, str]) -> str | None:
 def _times(content: str) -> tuple[list[str] | None, str]:
     """The five fields (None for @reboot), and what follows them."""
     if not content.startswith("@"):
-        parts = re.split(r"[ \t]+", content, maxsplit=5)
+        parts = BLANKS.split(content, maxsplit=5)
         if len(parts) < 6:
             raise _LeftOutError(f"it has {len(parts)} fields; five and a command are needed")
         return parts[:5], parts[5]
-    macro, *rest = content.split(maxsplit=1)
+    macro, rest = first_word(content)
     if macro.lower() == "@reboot":
-        return None, "".join(rest)
-    spelled = posix_spelling(macro)
+        return None, rest
+    spelled = posix_spelling(macro) if macro.isprintable() else None
     if spelled is None:
         raise _LeftOutError(f"{quoted(macro)} is not a macro that all crons know")
-    return spelled.split(), "".join(rest)
-
-
-def _without_user(rest: str, found: Translated, line: int) -> str:
-    user, *command = rest.split(maxsplit=1)
-    found.remarks.append(Remark(line, f"runs as the user that runs duly, not as {quoted(user)}"))
-    return "".join(command)
+    return spelled.split(), rest
 
 
 def _timer(name: str, calendars: tuple[Calendar, ...] | None, zone_name: str | None) -> Timer:

@@ -1,14 +1,13 @@
-"""Translated jobs as a TOML file that a person can read, review and go on with."""
+"""Translated jobs as TOML that a person can read, review and go on with."""
 
 import re
 from collections.abc import Iterator
 
 from duly.config.calendars import RANGES
-from duly.config.crontab.jobs import Job, Translated
-from duly.config.schema import Calendar
+from duly.config.schema import Calendar, Service, Timer
 from duly.config.words import printable
 
-_HEAD = """\
+HEAD = """\
 # Translated from a crontab by `duly import crontab`. Things that are different here:
 # - cron starts a job in the home directory of its user, with PATH=/usr/bin:/bin; duly starts it in its own
 #   directory with its own environment. Where that matters, add cwd and env.
@@ -23,19 +22,18 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
-def toml_of(translated: Translated) -> str:
-    """The configuration, as the text of a TOML file."""
-    return _HEAD + "".join(f"{line}\n" for job in translated.jobs for line in _lines(job))
+def rendered(service: Service, timer: Timer, *, comment: str, needs_shell: bool) -> str:
+    """A service and its timer, as part of a TOML file."""
+    return "".join(f"{line}\n" for line in _lines(service, timer, comment, needs_shell=needs_shell))
 
 
-def _lines(job: Job) -> Iterator[str]:
-    service, timer = job.service, job.timer
+def _lines(service: Service, timer: Timer, comment: str, *, needs_shell: bool) -> Iterator[str]:
     yield ""
-    yield f"# line {job.line}: {printable(job.source)}"
+    yield f"# {printable(comment)}"
     yield "[[service]]"
     yield f"id = {_text(service.id)}"
     yield 'type = "oneshot"'
-    if job.needs_shell:
+    if needs_shell:
         yield "# This needs a shell. duly starts none by itself, so it is spelled out."
     yield f"command = [{', '.join(map(_text, service.command))}]"
     if service.cwd is not None:
@@ -87,4 +85,4 @@ def _text(text: str) -> str:
 def _escaped(char: str) -> str:
     if char in _ESCAPES:
         return _ESCAPES[char]
-    return char if char.isprintable() or char == " " else f"\\U{ord(char):08x}"
+    return char if char.isprintable() else f"\\U{ord(char):08x}"
