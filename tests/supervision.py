@@ -35,7 +35,7 @@ class World:
             self.history,
             self.clock,
             announcer,
-            scheduler_id="world",  # never "test", of which there are real processes
+            scheduler_id="world",
             settings=settings or Settings(),
         )
         self.calls: list[asyncio.Task[Any]] = []

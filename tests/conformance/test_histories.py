@@ -1,6 +1,7 @@
 """The history: what is noted is written in groups, in every kind of store, and waits while it cannot be."""
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -245,6 +246,36 @@ def test_numbers_go_on_where_they_were(tmp_path: Path) -> None:
         again = History(rows, clock, Announcer([], clock.now))
         await again.open()
         assert again.new_id() == 3
+
+    run(scenario, in_sqlite, tmp_path)
+
+
+@KINDS
+def test_the_key_stays(kind: Kind, tmp_path: Path) -> None:
+    """Every history on one store has the key of the first, so tokens of runs outlive the daemon."""
+
+    async def scenario(rows: Rows) -> None:
+        clock = VirtualClock(at("12:00"))
+        first, second = (History(rows, clock, Announcer([], clock.now)) for _ in range(2))
+        assert first.key != second.key
+        await first.open()
+        await second.open()
+        assert first.key == second.key
+
+    run(scenario, kind, tmp_path)
+
+
+def test_the_key_is_written_into_a_new_file(tmp_path: Path) -> None:
+    """If the file was deleted under a daemon, the new one gets the same key: running jobs have its tokens."""
+
+    async def scenario(rows: Rows) -> None:
+        await rows.key(b"the first")
+        for name in ("", "-wal", "-shm", ".hold"):
+            os.unlink(f"{tmp_path}/state.db{name}")  # noqa: PTH108 (files, not paths, in a coroutine)
+        with pytest.raises(StoreError, match="deleted"):
+            await rows.put([row(1)], [])
+        await rows.put([row(1)], [])
+        assert await rows.key(b"another") == b"the first"
 
     run(scenario, in_sqlite, tmp_path)
 

@@ -16,6 +16,7 @@ from duly.supervisor.children import spawned
 from duly.supervisor.output import Tail
 from duly.supervisor.process import Command, HostProcess, HostProcesses, SpawnError
 from duly.supervisor.reaper import Reaper, become_subreaper
+from duly.supervisor.tokens import RunTokens
 
 ORPHANS = """
 import os, sys
@@ -35,6 +36,9 @@ for n in range(early + late):
     os.waitpid(middle, 0)
 os._exit(code)
 """
+
+
+TOKENS = RunTokens(b"the key of these tests", "s", 0)
 
 
 async def ended(processes: HostProcesses, *argv: str, marker: str = "s:1") -> tuple[int, str]:
@@ -179,7 +183,7 @@ async def abandoned() -> dict[str, object]:
         output = Tail(100)
         output.watch(lambda _: told.set())
         command = Command(("sh", "-c", script), {})
-        ready.append(await processes.start(command, marker=f"s:{n}", output=output))
+        ready.append(await processes.start(command, marker=TOKENS.token_of(n), output=output))
         await told.wait()
         told.clear()
     await ready[2].exited()

@@ -25,8 +25,9 @@ from duly.supervisor.leash import Leash, LeashError
 from duly.supervisor.leashed import Leashed
 from duly.supervisor.output import Tail
 from duly.supervisor.process import Command, HostProcess, HostProcesses
-from duly.supervisor.procfs import marker_of, stat_of
+from duly.supervisor.procfs import identity_of, marker_of, stat_of
 from duly.supervisor.supervisor import Supervisor
+from duly.supervisor.tokens import RunTokens
 from tests.integration.leashed_program import JOB, begun
 from tests.integration.process_programs import descriptors_open
 
@@ -191,7 +192,7 @@ async def test_a_job_that_is_born_after_its_daemon() -> None:
         process.kill()
         process.wait()
         late = subprocess.Popen(  # noqa: ASYNC220 (as quickly as it can)
-            ["sleep", "1000"], env={**os.environ, "DULY_RUN_ID": told["marker"]}, start_new_session=True
+            ["sleep", "1000"], env={**os.environ, "DULY_RUN_TOKEN": told["marker"]}, start_new_session=True
         )
         await gone(late.pid, told["guardian"])
         assert late.wait() == -signal.SIGKILL
@@ -548,7 +549,7 @@ async def test_no_run_of_a_timer_without_a_lease(tmp_path: Path) -> None:
 async def test_a_start_that_waits_for_its_turn_is_called_off(tmp_path: Path) -> None:
     """A job whose process is not made yet when the lease ends is never made."""
     async with yard() as one:
-        supervisor, _ = supervisor_of(one)
+        supervisor, history = supervisor_of(one)
         touched = tmp_path / "touched"
         await supervisor.start([shell("job", f"echo x >> {touched}")], set())
         places = [await one.processes._places.acquire() for _ in range(4)]
@@ -556,7 +557,8 @@ async def test_a_start_that_waits_for_its_turn_is_called_off(tmp_path: Path) -> 
         running = asyncio.ensure_future(
             supervisor.run("job", reason="schedule", timer="nightly", run_id=run_id, leash=one.leash)
         )
-        marker = f"leash test {os.getpid()}:{run_id}"
+        tokens = RunTokens(history.key, f"leash test {os.getpid()}", identity_of(os.getpid()).started)
+        marker = tokens.token_of(run_id)
         while not one.leash.allows(marker):  # noqa: ASYNC110 (until it is announced)
             await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
         one.leash.extend(steady_us() - 1)

@@ -20,11 +20,11 @@ from duly.supervisor.children import heed_ignored_signals
 from duly.supervisor.leftovers import end_leftovers, is_alive, leftovers
 from duly.supervisor.output import Tail
 from duly.supervisor.process import Command, HostProcesses, Identity, Process, Processes, SpawnError, stopped
-from duly.supervisor.procfs import identity_of, stats
+from duly.supervisor.procfs import stats
 from duly.testing import VirtualClock
 from duly.testing.processes import FakeProcesses
 from duly.threads import outstanding
-from tests.integration.process_programs import descriptors_open
+from tests.integration.process_programs import TOKENS, descriptors_open
 
 T = TypeVar("T")
 
@@ -274,7 +274,7 @@ async def test_environment_is_ours_and_the_declared() -> None:
         "KEPT": "1",
         "CHANGED": "1",
         "DULY_RUN_ID": "outer:1",
-        "DULY_DAEMON": "outer",
+        "DULY_RUN_TOKEN": "outer:1:2:3",
         "NOTIFY_SOCKET": "/run/x",
         "LISTEN_FDS": "1",
         "LISTEN_PID": "1",
@@ -282,14 +282,13 @@ async def test_environment_is_ours_and_the_declared() -> None:
         "DULY_OPERATOR_TOKEN": "secret",
         "DULY_VIEWER_TOKEN": "secret",
     }
-    command = Command(("env",), {"CHANGED": "2", "ADDED": "a=b\nc", "DULY_RUN_ID": "mine"})
+    command = Command(("env",), {"CHANGED": "2", "ADDED": "a=b\nc", "DULY_RUN_TOKEN": "mine"})
     code, text = await told(command, HostProcesses(ours))
     assert code == 0
     added = "ADDED=a=b\nc\n"
     assert added in text
     lines = {line for line in text.replace(added, "").splitlines() if not line.startswith("PATH=")}
-    daemon = f"DULY_DAEMON={os.getpid()}:{identity_of(os.getpid()).started}"
-    assert lines == {"KEPT=1", "CHANGED=2", "DULY_RUN_ID=s:1", daemon}
+    assert lines == {"KEPT=1", "CHANGED=2", "DULY_RUN_TOKEN=s:1"}
 
 
 async def test_child_leads_its_own_session_and_reads_nothing(tmp_path: Path) -> None:
@@ -662,10 +661,10 @@ async def test_leftovers_of_a_dead_daemon_are_ended(tmp_path: Path) -> None:
     proc = proc_of(tmp_path / "proc", pids)
     namesake = bystander.identity
     rows = [Row(0, *deaf), Row(1), Row(2, *parent), Row(3, namesake.pid, namesake.started - 1, namesake.boot)]
-    found = leftovers(rows, scheduler_id="s", last_id=99, proc_root=proc)
+    found = leftovers(rows, TOKENS, last_id=99, proc_root=proc)
     assert {each.run_id for each in found} == {0, 1, 2}
     assert {each.group for each in found} == groups
-    left = await end_leftovers(rows, HostClock(), scheduler_id="s", last_id=99, grace_s=0.3, proc_root=proc)
+    left = await end_leftovers(rows, TOKENS, HostClock(), last_id=99, grace_s=0.3, proc_root=proc)
     assert left == []
     assert [stat for stat in stats() if stat.group in groups and not stat.is_dead] == []
     assert is_alive(bystander.identity)
@@ -676,5 +675,5 @@ async def test_nothing_left_takes_no_time(tmp_path: Path) -> None:
     """Without leftovers nobody waits and nobody is signalled."""
     clock = VirtualClock(datetime(2026, 1, 1, tzinfo=UTC))
     proc = proc_of(tmp_path / "proc", [os.getpid()])
-    ending = end_leftovers([Row(1)], clock, scheduler_id="s", last_id=99, grace_s=1000, proc_root=proc)
+    ending = end_leftovers([Row(1)], TOKENS, clock, last_id=99, grace_s=1000, proc_root=proc)
     assert await asyncio.wait_for(ending, 30) == []

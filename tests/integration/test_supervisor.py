@@ -188,7 +188,8 @@ async def test_run_is_noted_from_before_its_spawn_to_its_end() -> None:
     assert tail is not None
     assert tail.text() == "hello\n"
     assert world.view("job").pid == 100_001
-    assert world.process("job").marker == "world:77"
+    assert world.process("job").marker.startswith("world:77:")
+    assert world.process("job").command.env == {"DULY_RUN_ID": "world:77"}
     await world.after(3)
     assert run.result().result is Result.EXIT
     row = await world.history.run(77)

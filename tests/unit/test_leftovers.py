@@ -11,13 +11,23 @@ from duly.supervisor.procfs import (
     Stat,
     boot_id,
     children_of,
-    daemon_start_in,
     identity_of,
     marker_in,
     parsed_stat,
     stat_of,
     stats,
 )
+from duly.supervisor.tokens import Claim, RunTokens
+
+KEY = b"the key of this store"
+TOKENS = RunTokens(KEY, "s", 900)
+
+
+def token_for(marker: str, daemon: int) -> str:
+    """The token of a run ("scheduler:run") of the daemon that started then; each scheduler has a key."""
+    scheduler, _, run_id = marker.partition(":")
+    key = KEY if scheduler == "s" else b"the key of another store"
+    return RunTokens(key, scheduler, daemon).token_of(int(run_id))
 
 
 class Row(msgspec.Struct):
@@ -47,7 +57,7 @@ class Proc:
         session: int | None = None,
         state: str = "S",
         marker: str | None = None,
-        daemon: str | None = None,
+        daemon: int = 0,
         parent: int = 1,
     ) -> None:
         """A process."""
@@ -59,13 +69,13 @@ class Proc:
             + f"{started} 0 0"
         )
         (self.root / str(pid) / "stat").write_text(line)
-        environ = b"HOME=/\0NOT_DULY_RUN_ID=s:9\0" + (f"DULY_RUN_ID={marker}\0".encode() if marker else b"")
-        environ += f"DULY_DAEMON={daemon}\0".encode() if daemon else b""
+        token = "" if marker is None else token_for(marker, daemon)
+        environ = b"HOME=/\0NOT_DULY_RUN_TOKEN=x\0" + (f"DULY_RUN_TOKEN={token}\0".encode() if token else b"")
         (self.root / str(pid) / "environ").write_bytes(environ)
 
     def left(self, *rows: Row, last_id: int = 99) -> list[tuple[int, int]]:
         """The run and the pid of each leftover."""
-        found = leftovers(rows, scheduler_id="s", last_id=last_id, proc_root=self.root)
+        found = leftovers(rows, TOKENS, last_id=last_id, proc_root=self.root)
         assert all(isinstance(each, Leftover) for each in found)
         return sorted((each.run_id, each.pid) for each in found)
 
@@ -100,14 +110,14 @@ def test_no_proc_is_no_process(tmp_path: Path) -> None:
     assert stat_of(1, nowhere) is None
     assert identity_of(7, nowhere) == Identity(7, 0, "")
     assert not is_alive(Identity(7, 0, ""), nowhere)
-    assert leftovers([Row(1, 7, 0, "")], scheduler_id="s", last_id=1, proc_root=nowhere) == []
+    assert leftovers([Row(1, 7, 0, "")], TOKENS, last_id=1, proc_root=nowhere) == []
 
 
 def test_marker_is_read_whole() -> None:
     """Only the variable of that very name counts, wherever it stands."""
-    assert marker_in(b"A=1\0DULY_RUN_ID=s:1\0B=2\0") == "s:1"
-    assert marker_in(b"DULY_RUN_ID=s:1") == "s:1"
-    assert marker_in(b"XDULY_RUN_ID=s:1\0DULY_RUN_IDS=s:1\0A=DULY_RUN_ID=s:1\0") is None
+    assert marker_in(b"A=1\0DULY_RUN_TOKEN=s:1\0B=2\0") == "s:1"
+    assert marker_in(b"DULY_RUN_TOKEN=s:1") == "s:1"
+    assert marker_in(b"XDULY_RUN_TOKEN=s:1\0DULY_RUN_TOKENS=s:1\0A=DULY_RUN_TOKEN=s:1\0") is None
     assert marker_in(b"") is None
 
 
@@ -182,19 +192,17 @@ def test_we_are_no_leftover(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_marker_above_the_last_row_is_of_a_run_that_was_never_written(proc: Proc) -> None:
-    """A number that no row ever had is a leftover; one whose row has ended, or no number at all, is not."""
+    """A run without a row has leftovers; one whose row has ended, or one of another scheduler, has none."""
     proc.add(10, started=500, marker="s:8")
     proc.add(11, started=500, marker="s:7")
     proc.add(12, started=500, marker="other:8")
-    proc.add(13, started=500, marker="s:8x")
-    proc.add(14, started=500, marker="s:")
     assert proc.left(last_id=7) == [(8, 10)]
     assert proc.left(Row(7), last_id=7) == [(7, 11), (8, 10)]
 
 
 def kept(proc: Proc, *rows: Row) -> dict[int, int]:
     """The daemon that looks after each process, by pid; 0 where nobody does."""
-    found = leftovers(rows, scheduler_id="s", last_id=99, proc_root=proc.root)
+    found = leftovers(rows, TOKENS, last_id=99, proc_root=proc.root)
     return {each.pid: each.daemon for each in found}
 
 
@@ -202,9 +210,9 @@ def test_what_its_daemon_looks_after_is_no_leftover(proc: Proc) -> None:
     """A process below the living daemon that started it is that one's, however far below, marked or not."""
     proc.add(1, started=1)
     proc.add(50, started=400)
-    proc.add(10, started=500, marker="s:1", daemon="50:400", parent=50)
+    proc.add(10, started=500, marker="s:1", daemon=400, parent=50)
     proc.add(11, started=510, group=10, parent=10)
-    proc.add(12, started=510, marker="s:1", daemon="50:400", parent=11)
+    proc.add(12, started=510, marker="s:1", daemon=400, parent=11)
     assert kept(proc, Row(1, 10, 500)) == {10: 50, 11: 50, 12: 50}
 
 
@@ -212,12 +220,12 @@ def test_a_daemon_by_another_number_is_the_same(proc: Proc) -> None:
     """Seen from another pid namespace the daemon has another number, and the same start."""
     proc.add(1, started=1)
     proc.add(5050, started=400)
-    proc.add(10, started=500, marker="s:1", daemon="1:400", parent=5050)
+    proc.add(10, started=500, marker="s:1", daemon=400, parent=5050)
     assert kept(proc, Row(1)) == {10: 5050}
 
 
-@pytest.mark.parametrize("daemon", ["50:400", "50:0", "50", "x:y", ":", None])
-def test_what_a_dead_daemon_left_is_a_leftover(proc: Proc, daemon: str | None) -> None:
+@pytest.mark.parametrize("daemon", [400, 0])
+def test_what_a_dead_daemon_left_is_a_leftover(proc: Proc, daemon: int) -> None:
     """Whoever has inherited a process, or got the number of its daemon, does not look after it."""
     proc.add(1, started=1)
     proc.add(50, started=401)
@@ -230,23 +238,61 @@ def test_what_we_look_after_is_a_leftover(proc: Proc, monkeypatch: pytest.Monkey
     """What an earlier daemon in this very process left is ours to end."""
     monkeypatch.setattr("os.getpid", lambda: 50)
     proc.add(50, started=400)
-    proc.add(10, started=500, marker="s:1", daemon="50:400", parent=50)
+    proc.add(10, started=500, marker="s:1", daemon=400, parent=50)
     assert kept(proc, Row(1)) == {10: 0}
 
 
 def test_parents_in_a_circle(proc: Proc) -> None:
     """/proc is read one process after the other, and may say what was never so at one time."""
-    proc.add(10, started=500, marker="s:1", daemon="50:400", parent=11)
+    proc.add(10, started=500, marker="s:1", daemon=400, parent=11)
     proc.add(11, started=501, parent=10)
     assert kept(proc, Row(1)) == {10: 0}
 
 
+def test_a_token_says_which_run_and_which_daemon() -> None:
+    """A token is read by every daemon on the same store, also by a later one."""
+    later = RunTokens(KEY, "s", 900)
+    assert later.claim_in(RunTokens(KEY, "s", 400).token_of(17)) == Claim(17, 400)
+
+
+GENUINE = RunTokens(KEY, "s", 400).token_of(17)
+CODE = GENUINE.rpartition(":")[2]
+
+
 @pytest.mark.parametrize(
-    ("said", "started"), [("7:12", 12), ("7:0", None), ("7", None), ("", None), ("7:x", None), ("7:-1", None)]
+    "token",
+    [
+        "",
+        ":",
+        "s:17",
+        "s:17:400",
+        "s:17:400:",
+        f"s:18:400:{CODE}",
+        f"s:17:401:{CODE}",
+        f"t:17:400:{CODE}",
+        f"s:{'9' * 5000}:400:{CODE}",
+        f"s:{2**63 - 2}:400:{CODE}",
+        f"s:17:400:{CODE.upper()}x",
+        f"s:17:400:{CODE[:-1]}",
+        f"s:17:400:{CODE}\udcff",
+        f"s:\udcff:400:{CODE}",
+        RunTokens(b"another key", "s", 400).token_of(17),
+    ],
+    ids=repr,
 )
-def test_start_of_the_daemon(said: str, started: int | None) -> None:
-    """What a process carries of its daemon is read, or is nothing."""
-    assert daemon_start_in(f"A=1\0DULY_DAEMON={said}\0".encode()) == started
+def test_a_token_that_the_store_has_not_made_says_nothing(token: str) -> None:
+    """Whatever is changed in a token, nothing of it counts, and nothing raises."""
+    assert TOKENS.claim_in(token) is None
+
+
+def test_a_process_without_a_genuine_token_is_known_by_its_group(proc: Proc) -> None:
+    """A forged token neither makes a process a leftover nor hides it in the group of one."""
+    proc.add(10, started=500)
+    proc.add(11, started=510, group=10)
+    proc.add(20, started=510)
+    for pid in (11, 20):
+        (proc.root / str(pid) / "environ").write_bytes(f"DULY_RUN_TOKEN=s:2:0:{CODE}\0".encode())
+    assert proc.left(Row(1, 10, 500), Row(2)) == [(1, 10), (1, 11)]
 
 
 def test_children_are_those_of_every_thread(proc: Proc) -> None:

@@ -7,6 +7,7 @@ before something is visible is not decided here: whoever needs that waits for `s
 """
 
 import asyncio
+import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
@@ -23,6 +24,7 @@ _LONGEST_PAUSE_S = 16
 _MOST_MISSES_WAITING = 10_000
 _MOST_RUNS_WAITING = 2_000
 """Ended runs, each with its output, that wait for a store that cannot write."""
+_KEY_BYTES = 32
 
 
 class RunRow(msgspec.Struct, array_like=True, frozen=True, gc=False, kw_only=True):
@@ -97,6 +99,10 @@ class Rows(Protocol):
         """The services that the store knows."""
         ...
 
+    async def key(self, new_key: bytes, /) -> bytes:
+        """The key of the run tokens, which is *new_key* if there was none. Raises StoreError."""
+        ...
+
     async def last_id(self) -> int:
         """The highest id that a run has."""
         ...
@@ -161,6 +167,8 @@ class History:
         self.rows = rows
         self._clock = clock
         self._announce = announcer.announce
+        self.key = secrets.token_bytes(_KEY_BYTES)
+        """The key of the run tokens. Once the history is open, the same in every process on this store."""
         self._next_id = 1
         self._runs: dict[int, RunRow] = {}
         self._flying: dict[int, RunRow] = {}
@@ -174,7 +182,8 @@ class History:
         self._lock = asyncio.Lock()
 
     async def open(self) -> None:
-        """Read where the numbers of runs stand."""
+        """Read where the numbers of runs stand, and the key of their tokens. Raises StoreError."""
+        self.key = await self.rows.key(self.key)
         self._next_id = await self.rows.last_id() + 1
 
     def new_id(self) -> int:
@@ -369,9 +378,15 @@ class MemoryRows:
     """A history that ends with the process."""
 
     def __init__(self) -> None:
+        self._key: bytes | None = None
         self._runs: dict[int, RunRow] = {}
         self._misses: list[MissRow] = []
         self._services: dict[str, str] = {}
+
+    async def key(self, new_key: bytes) -> bytes:
+        """The key of the run tokens, which is *new_key* if there was none."""
+        self._key = self._key or new_key
+        return self._key
 
     async def put(self, runs: Sequence[RunRow], misses: Sequence[MissRow]) -> None:
         """Write runs whole, new or not, and add misses."""

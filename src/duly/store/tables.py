@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import apsw
 import msgspec
 
+from duly.errors import StoreDamagedError
 from duly.instant import Instant
 from duly.store.history import MissRow, RunRow
 from duly.store.protocol import Contents
@@ -35,6 +36,7 @@ class SQLiteRows:
         self._open: dict[int, RunRow] = {}
         """The runs that have not ended: without them a later daemon would not know their processes."""
         self._services: Mapping[str, str] = {}
+        self._key: bytes | None = None
 
     async def put(self, runs: Sequence[RunRow], misses: Sequence[MissRow]) -> None:
         """Write runs whole, new or not, and add misses, in one transaction."""
@@ -56,6 +58,18 @@ class SQLiteRows:
         """Write what must not be lost with a file, in the writer's thread."""
         _put_services(self._services, connection)
         connection.execute(sql("run_put"), (_encoded(list(self._open.values())).decode(),))
+        if self._key is not None:  # the processes of our runs have tokens of this key
+            connection.execute("DELETE FROM run_key")
+            connection.execute(sql("run_key_put"), (self._key,))
+
+    async def key(self, new_key: bytes) -> bytes:
+        """The key of the run tokens, which is *new_key* if there was none."""
+        await self._store.write(lambda connection: connection.execute(sql("run_key_put"), (new_key,)))
+        rows = await self._rows("SELECT key FROM run_key")
+        if len(rows) != 1 or not isinstance(rows[0][0], bytes):
+            raise StoreDamagedError(store=self._store.name, table="run_key", what="it holds no single key")
+        self._key = key = rows[0][0]
+        return key
 
     async def declare(self, services: Mapping[str, str]) -> None:
         """Make these the services that the store knows."""

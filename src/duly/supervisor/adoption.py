@@ -20,6 +20,7 @@ from duly.store.history import RunRow
 from duly.supervisor.ended import Result
 from duly.supervisor.leftovers import Leftover, end_leftovers, is_alive, leftovers
 from duly.supervisor.procfs import Identity, boot_id
+from duly.supervisor.tokens import RunTokens
 from duly.threads import Worker
 
 
@@ -58,20 +59,20 @@ class Adoption(NamedTuple):
     haunted: dict[str, Ghost]
     """Services of which a process lives on."""
     last_id: int
-    """The highest number of a run that a process was found to carry; 0 for none."""
+    """The highest run that a living process has proved to belong to; 0 for none."""
 
 
 async def adopted(
     rows: Sequence[RunRow],
     clock: Watchable,
     announcer: Announcer,
+    tokens: RunTokens,
     *,
-    scheduler_id: str,
     last_id: int,
     grace_s: float,
 ) -> Adoption:
     """End what is left of *rows*, and of runs above *last_id*, which have none; the same rows, ended."""
-    look = partial(leftovers, rows, scheduler_id=scheduler_id, last_id=last_id)
+    look = partial(leftovers, rows, tokens, last_id=last_id)
     found = _by_run(await _found(look))
     services = {row.id: row.service for row in rows}
     for run_id in [*services, *sorted(found.keys() - services)]:
@@ -82,7 +83,7 @@ async def adopted(
         )
     left = [each for each in chain.from_iterable(found.values()) if each.daemon]
     if sum(map(len, found.values())) > len(left):
-        left += await end_leftovers(rows, clock, scheduler_id=scheduler_id, last_id=last_id, grace_s=grace_s)
+        left += await end_leftovers(rows, tokens, clock, last_id=last_id, grace_s=grace_s)
     alive = _by_run(left)
     now_us = instant_of(clock.now())
     ended = [_ended(row, now_us, was_alive=row.id in found) for row in rows if row.id not in alive]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from duly.supervisor.procfs import DAEMON, MARKER, Identity, daemon_text, identity_of
+from duly.supervisor.procfs import MARKER, RUN_ID, Identity, identity_of
 
 _NOT_INHERITED = frozenset(
     {
@@ -28,8 +28,8 @@ _NOT_INHERITED = frozenset(
         "WATCHDOG_PID",
         "DULY_OPERATOR_TOKEN",
         "DULY_VIEWER_TOKEN",
+        RUN_ID,
         MARKER,
-        DAEMON,
     }
 )
 """What the service manager above us told us, and nobody else: also the keys to our own dashboard."""
@@ -73,11 +73,9 @@ class Spawned:
     pipe: int
 
 
-def environment_of(
-    command: Command, inherited: Mapping[str, str], marker: str, daemon: Identity
-) -> dict[str, str]:
-    """The environment of a child: what we have, what is declared, which run it is, and whose."""
-    return {**kept_of(inherited), **command.env, MARKER: marker, DAEMON: daemon_text(daemon)}
+def environment_of(command: Command, inherited: Mapping[str, str], marker: str) -> dict[str, str]:
+    """The environment of a child: what we have, what is declared, and the token of its run."""
+    return {**kept_of(inherited), **command.env, MARKER: marker}
 
 
 def kept_of(inherited: Mapping[str, str]) -> dict[str, str]:

@@ -24,6 +24,8 @@ from duly.supervisor.ledger import Ledger
 from duly.supervisor.output import Tail
 from duly.supervisor.pauses import Pauses
 from duly.supervisor.process import Command, Identity, Process, Processes, SpawnError, stopped
+from duly.supervisor.procfs import RUN_ID
+from duly.supervisor.tokens import RunTokens
 
 
 class Tether(Protocol):
@@ -57,7 +59,7 @@ class Means:
     processes: Processes
     ledger: Ledger
     pauses: Pauses
-    scheduler_id: str
+    tokens: RunTokens
     settings: Settings
 
 
@@ -102,7 +104,7 @@ class Execution:
         self._tail = Tail(round(means.settings.output_kib * 1024))
         self._process: Process | None = None
         self._is_killed = False
-        self._marker = f"{means.scheduler_id}:{row.id}"
+        self._marker = means.tokens.token_of(row.id)
         self._is_asked: asyncio.Future[None] = loop.create_future()
         means.ledger.open(row, self._tail)
         self._task = loop.create_task(self._perform(), name=f"duly run {row.id} of {row.service}")
@@ -186,7 +188,8 @@ class Execution:
 
     async def _spawned(self) -> Process:
         service, means = self.service, self._means
-        command = Command(tuple(service.command), dict(service.env), service.cwd)
+        env = {**service.env, RUN_ID: means.tokens.run_name(self.row.id)}
+        command = Command(tuple(service.command), env, service.cwd)
         if self.leash is not None:
             if not self.leash.expect(self._marker):
                 raise CalledOffError

@@ -20,6 +20,8 @@ READY = "ready 1\n"
 _KILL = 9
 _SHORTEST_LOOK_MS = 5
 _LONGEST_LOOK_MS = 1_000
+_MOST_BYTES = 2 * 1024 * 1024
+"""What Linux gives a program for its environment by default."""
 _LINGER_US = 10_000_000
 """How long a dead daemon's run that was announced and never seen is looked for: it may be on its way."""
 
@@ -156,9 +158,10 @@ def parsed_stat(line: bytes) -> Stat | None:
 
 
 def _read(pid: str, name: str) -> bytes:
+    """The file *name* of a process, as far as it is of a sensible size: a process can claim any."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123 (pathlib is large)
-            return file.read()
+            return file.read(_MOST_BYTES)
     except OSError:
         return b""  # gone, or hidden from us
 

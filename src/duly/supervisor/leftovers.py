@@ -1,9 +1,10 @@
 """Leftovers: processes of runs that a daemon left behind when it was killed, found and ended.
 
 A process is a leftover if it is the very one that a run's row names (same pid, same start, same boot), if it
-carries the run's marker in its environment (the daemon died before it could note the pid), or if it is in the
-group that the row's process led. A marker with a number that no row ever had is of a run whose row never came
-to the disk, which was full perhaps. A pid that was merely given again is never touched, and neither are we.
+carries the run's token in its environment (the daemon died before it could note the pid), or if it is in the
+group that the row's process led. A token of a run without a row is of a run whose row never came to the disk,
+which was full perhaps. A token that this store has not made says nothing: any process can have any
+environment. A pid that was merely given again is never touched, and neither are we.
 What the daemon that started it still looks after is nobody's leftover: our store is a copy of that one's.
 Before each signal everything is looked up anew.
 """
@@ -11,27 +12,18 @@ Before each signal everything is looked up anew.
 import asyncio
 import os
 import signal
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
 from duly.clock import Clock, watchable
 from duly.supervisor.pauses import Pauses
-from duly.supervisor.procfs import (
-    PROC,
-    Identity,
-    Stat,
-    boot_id,
-    daemon_start_in,
-    environ_of,
-    marker_in,
-    stat_of,
-    stats,
-)
+from duly.supervisor.procfs import PROC, Identity, Stat, boot_id, marker_of, stat_of, stats
+from duly.supervisor.tokens import Claim, RunTokens
 from duly.threads import Worker
 
 
@@ -70,18 +62,6 @@ class Leftover(msgspec.Struct, frozen=True):
     """The pid of the other daemon that looks after it; 0: nobody does."""
 
 
-class Mark(NamedTuple):
-    """What a process carries in its environment."""
-
-    marker: str
-    daemon_started: int | None
-
-
-def marker_for(scheduler_id: str, run_id: int) -> str:
-    """What the processes of a run carry in their environment."""
-    return f"{scheduler_id}:{run_id}"
-
-
 def is_alive(identity: Identity, proc_root: Path = PROC) -> bool:
     """Whether that very process still lives: same pid, same start, same boot."""
     if identity.started == 0 or not identity.boot or identity.boot != boot_id(proc_root):
@@ -91,7 +71,7 @@ def is_alive(identity: Identity, proc_root: Path = PROC) -> bool:
 
 
 def leftovers(
-    rows: Sequence[OpenRun], *, scheduler_id: str, last_id: int, proc_root: Path = PROC
+    rows: Sequence[OpenRun], tokens: RunTokens, *, last_id: int, proc_root: Path = PROC
 ) -> list[Leftover]:
     """The living processes of the runs *rows*, and of those with a number above *last_id*, which have no row.
 
@@ -99,57 +79,44 @@ def leftovers(
     loop.
     """
     found = list(stats(proc_root))
-    marks = {
-        stat.pid: mark
+    claims = {
+        stat.pid: claim
         for stat in found
-        if not stat.is_dead and (mark := _mark_in(environ_of(stat.pid, proc_root))) is not None
+        if not stat.is_dead
+        and (token := marker_of(stat.pid, proc_root)) is not None
+        and (claim := tokens.claim_in(token)) is not None
     }
-    boot = boot_id(proc_root)
-    by_marker = _runs_by_marker(rows, {mark.marker for mark in marks.values()}, scheduler_id, last_id)
-    return belonging(rows, found, marks, by_marker, boot=boot, us=os.getpid())
-
-
-def _mark_in(environ: bytes) -> Mark | None:
-    marker = marker_in(environ)
-    return None if marker is None else Mark(marker, daemon_start_in(environ))
-
-
-def _runs_by_marker(
-    rows: Iterable[OpenRun], markers: Iterable[str], scheduler_id: str, last_id: int
-) -> dict[str, int]:
-    """The run that each marker means, of those that are open or were never written down."""
-    of_rows = {marker_for(scheduler_id, row.id): row.id for row in rows}
-    numbers = {marker: marker.removeprefix(f"{scheduler_id}:") for marker in markers}
-    unwritten = {
-        marker: int(number)
-        for marker, number in numbers.items()
-        if number != marker and number.isascii() and number.isdecimal() and int(number) > last_id
-    }
-    return unwritten | of_rows
+    return belonging(rows, found, claims, last_id=last_id, boot=boot_id(proc_root), us=os.getpid())
 
 
 def belonging(
-    rows: Iterable[OpenRun],
+    rows: Sequence[OpenRun],
     processes: Sequence[Stat],
-    marks: Mapping[int, Mark],
-    by_marker: Mapping[str, int],
+    claims: Mapping[int, Claim],
     *,
+    last_id: int,
     boot: str,
     us: int,
 ) -> list[Leftover]:
-    """Which living *processes* belong to which run; never *us*, or anybody in our group."""
+    """Which living *processes* belong to which run; never *us*, or anybody in our group.
+
+    *claims* are what processes say of themselves, by pid, where the store can vouch for it.
+    """
+    open_ids = {row.id for row in rows}
+    claims_left = {
+        pid: claim for pid, claim in claims.items() if claim.run_id in open_ids or claim.run_id > last_id
+    }
     by_group = {row.pid: row for row in rows if row.pid and row.pid_started and row.boot and row.boot == boot}
     by_pid = {stat.pid: stat for stat in processes}
     our_group = by_pid[us].group if us in by_pid else 0
-    daemons = _other_daemons(by_pid, marks, by_marker, us)
+    daemons = _other_daemons(by_pid, claims_left, us)
     found = []
     for stat in processes:
         if stat.is_dead or stat.pid == us or stat.group == our_group or stat.group <= 1:
             continue
-        mark = marks.get(stat.pid)
         row = by_group.get(stat.group)
-        if mark is not None:
-            run_id = by_marker.get(mark.marker)  # what it says of itself is more than where it was found
+        if stat.pid in claims:  # what it proves is more than where it was found
+            run_id = claims_left[stat.pid].run_id if stat.pid in claims_left else None
         else:
             run_id = row.id if row is not None and _is_of_group(stat, row, by_pid) else None
         if run_id is not None:
@@ -158,19 +125,16 @@ def belonging(
     return found
 
 
-def _other_daemons(
-    by_pid: Mapping[int, Stat], marks: Mapping[int, Mark], runs: Collection[str], us: int
-) -> set[int]:
-    """The daemons, other than *us*, that started a process of these *runs* and live.
+def _other_daemons(by_pid: Mapping[int, Stat], claims: Mapping[int, Claim], us: int) -> set[int]:
+    """The daemons, other than *us*, that started a process with one of these *claims* and live.
 
     A daemon that lives is an ancestor of all that it started, because it inherits their orphans.
     """
     return {
         ancestor.pid
-        for pid, mark in marks.items()
-        if mark.marker in runs and pid in by_pid
+        for pid, claim in claims.items()
         for ancestor in _ancestors(by_pid[pid], by_pid)
-        if ancestor.started == mark.daemon_started and ancestor.pid != us
+        if ancestor.started == claim.daemon_started > 0 and ancestor.pid != us
     }
 
 
@@ -195,9 +159,9 @@ def _is_of_group(stat: Stat, row: OpenRun, by_pid: Mapping[int, Stat]) -> bool:
 
 async def end_leftovers(
     rows: Sequence[OpenRun],
+    tokens: RunTokens,
     clock: Clock,
     *,
-    scheduler_id: str,
     last_id: int,
     grace_s: float,
     proc_root: Path = PROC,
@@ -207,7 +171,7 @@ async def end_leftovers(
     The answer is what lives even then (another user's, or waiting for a disk); mostly nothing. What another
     daemon looks after is left alone.
     """
-    look = partial(_abandoned, rows, scheduler_id=scheduler_id, last_id=last_id, proc_root=proc_root)
+    look = partial(_abandoned, rows, tokens, last_id=last_id, proc_root=proc_root)
     pauses, worker = Pauses(watchable(clock)), Worker("duly leftovers")
     pauses.begin()
     try:
@@ -229,9 +193,9 @@ async def end_leftovers(
 
 
 def _abandoned(
-    rows: Sequence[OpenRun], *, scheduler_id: str, last_id: int, proc_root: Path
+    rows: Sequence[OpenRun], tokens: RunTokens, *, last_id: int, proc_root: Path
 ) -> list[Leftover]:
-    found = leftovers(rows, scheduler_id=scheduler_id, last_id=last_id, proc_root=proc_root)
+    found = leftovers(rows, tokens, last_id=last_id, proc_root=proc_root)
     kept = {each.group for each in found if each.daemon}
     return [each for each in found if each.group not in kept]
 

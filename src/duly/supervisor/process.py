@@ -26,7 +26,7 @@ from duly.supervisor.children import (
 )
 from duly.supervisor.output import Pipe, Tail
 from duly.supervisor.pauses import Pauses
-from duly.supervisor.procfs import Identity, identity_of, stats
+from duly.supervisor.procfs import Identity, stats
 from duly.supervisor.strays import Strays
 from duly.threads import in_thread
 
@@ -97,7 +97,6 @@ class HostProcesses:
     def __init__(self, environment: Mapping[str, str] | None = None, *, umask: int = -1) -> None:
         self._environment = os.environ if environment is None else environment
         self._umask = umask
-        self._us = identity_of(os.getpid())
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._burials: set[asyncio.Future[None]] = set()
         self.brood = Brood()
@@ -119,7 +118,7 @@ class HostProcesses:
             raise
 
     async def _start(self, command: Command, marker: str, output: Tail) -> "HostProcess":
-        environment = environment_of(command, self._environment, marker, self._us)
+        environment = environment_of(command, self._environment, marker)
         with self.brood.spawning() as born:
             try:
                 child = await in_thread(partial(spawned, command, environment, self._umask))()

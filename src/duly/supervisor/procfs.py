@@ -1,4 +1,4 @@
-"""What /proc tells of processes: which one a pid means, who is in a group, and which run somebody belongs to.
+"""What /proc tells of processes: which one a pid means, who is in a group, and which token somebody carries.
 
 A pid alone says nothing: it is given again once its process is gone. A pid with its start time and the boot
 it was started in is a process for ever. Systems without /proc have identities that are never found again.
@@ -11,10 +11,13 @@ from pathlib import Path
 import msgspec
 
 PROC = Path("/proc")
-MARKER = "DULY_RUN_ID"
-"""The environment variable that says which run a process belongs to."""
-DAEMON = "DULY_DAEMON"
-"""The environment variable that says which daemon started a process: its pid and its start."""
+RUN_ID = "DULY_RUN_ID"
+"""The environment variable that tells a job which run it is. Nothing relies on it: anybody can set it."""
+MARKER = "DULY_RUN_TOKEN"
+"""The environment variable that proves which run a process belongs to (`tokens`)."""
+
+_MOST_ENVIRON_BYTES = 2 * 1024 * 1024
+"""What Linux allows by default. A process can make its own environment look as large as it likes."""
 
 _DEAD = frozenset("ZXx")
 
@@ -119,34 +122,18 @@ def children_of(pid: int, proc_root: Path = PROC) -> frozenset[int]:
     return frozenset(found)
 
 
-def marker_in(environ: bytes, name: str = MARKER) -> str | None:
-    """The marker in the text of /proc/PID/environ, or what another variable there says."""
-    begin = f"{name}=".encode()
-    for entry in environ.split(b"\0"):
-        if entry.startswith(begin):
-            return os.fsdecode(entry[len(begin) :])
-    return None
-
-
-def environ_of(pid: int, proc_root: Path = PROC) -> bytes:
-    """The environment that a process was started with; nothing if we may not read it."""
-    try:
-        return (proc_root / str(pid) / "environ").read_bytes()
-    except OSError:
-        return b""
+def marker_in(environ: bytes) -> str | None:
+    """The token in the text of /proc/PID/environ, genuine or not."""
+    name = f"\0{MARKER}=".encode()
+    # Searched, not split: two million empty entries would be two million objects.
+    _, found, rest = (b"\0" + environ).partition(name)
+    return os.fsdecode(rest.partition(b"\0")[0]) if found else None
 
 
 def marker_of(pid: int, proc_root: Path = PROC) -> str | None:
-    """Which run the process *pid* belongs to, if it says so and we may read it."""
-    return marker_in(environ_of(pid, proc_root))
-
-
-def daemon_text(daemon: Identity) -> str:
-    """What processes carry to say that *daemon* started them."""
-    return f"{daemon.pid}:{daemon.started}"
-
-
-def daemon_start_in(environ: bytes) -> int | None:
-    """When the daemon began that started a process; not its pid, which differs between namespaces."""
-    _, _, started = (marker_in(environ, DAEMON) or "").partition(":")
-    return int(started) if started.isascii() and started.isdecimal() and int(started) > 0 else None
+    """The token that the process *pid* carries, genuine or not; None if we may not read its environment."""
+    try:
+        with (proc_root / str(pid) / "environ").open("rb") as file:
+            return marker_in(file.read(_MOST_ENVIRON_BYTES))
+    except OSError:
+        return None

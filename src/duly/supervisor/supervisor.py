@@ -7,6 +7,7 @@ another's, and no exception of one ends the supervisor. It knows nothing of time
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
@@ -26,9 +27,11 @@ from duly.supervisor.ledger import Hook, Ledger
 from duly.supervisor.output import Tail
 from duly.supervisor.pauses import Pauses
 from duly.supervisor.process import Processes
+from duly.supervisor.procfs import identity_of
 from duly.supervisor.reloading import Turn, turn_of
 from duly.supervisor.shutdown import Shutdown, take_down
 from duly.supervisor.startup import Startup
+from duly.supervisor.tokens import RunTokens
 from duly.supervisor.views import ServiceView, Sources, view_of
 
 T = TypeVar("T")
@@ -53,7 +56,8 @@ class Supervisor:
         self._announcer = announcer
         self._pauses = Pauses(clock, self._on_step)
         self._ledger = Ledger(history, announcer)
-        self._means = Means(processes, self._ledger, self._pauses, scheduler_id, settings)
+        tokens = RunTokens(history.key, scheduler_id, identity_of(os.getpid()).started)
+        self._means = Means(processes, self._ledger, self._pauses, tokens, settings)
         self._keepers: dict[str, Keeper] = {}
         self._viewed: dict[str, tuple[Sources, ServiceView]] = {}
         self._departed: list[Keeper] = []
@@ -170,7 +174,7 @@ class Supervisor:
             await self._history.open_runs(),
             self._pauses.clock,
             self._announcer,
-            scheduler_id=self._means.scheduler_id,
+            self._means.tokens,
             last_id=await self._history.last_id(),
             grace_s=self.settings.kill_grace_sec,
         )

@@ -1,0 +1,1 @@
+INSERT INTO run_key SELECT ? WHERE NOT EXISTS (SELECT * FROM run_key);
