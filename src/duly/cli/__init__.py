@@ -6,11 +6,12 @@ database driver in order to print a line of text.
 
 import os
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from duly import __version__
+from duly.places import without_secrets
 
 
 class Entry(NamedTuple):
@@ -66,6 +67,16 @@ class LazyGroup(click.Group):
         command = getattr(import_module(entry.module), entry.name)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call a command. What click says of arguments that it cannot use repeats no password in them."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            said = error.format_message()
+            if (safe := without_secrets(said)) == said:
+                raise
+            raise click.UsageError(safe, error.ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""

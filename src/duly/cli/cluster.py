@@ -15,6 +15,7 @@ from duly.cli.tables import Cell, Column, Row, table, terminal_width
 from duly.cli.words import untried
 from duly.errors import SchedulerError
 from duly.instant import datetime_at
+from duly.places import PlaceError
 
 if TYPE_CHECKING:
     from duly.store.board import Board, Place, Seat, View
@@ -47,7 +48,9 @@ _SHARDS = (
 def cluster(*, store: str, with_shards: bool, task_name: str | None, as_json: bool) -> None:
     """Show the members of the cluster on STORE, an address such as postgresql://host/database.
 
-    STORE may also be the file of a daemon (duly.toml, duly.py) whose store is such an address.
+    STORE may also be the file of a daemon (duly.toml, duly.py) whose store is such an address. It can be
+    given in the environment, as DULY_STORE. Others can see a password in an argument (ps), but neither one
+    in the environment nor one that PostgreSQL finds itself, in PGPASSWORD or in a password file.
 
     \b
         duly cluster postgresql://db.example/app
@@ -81,6 +84,8 @@ async def _seen(store: str, *, as_json: bool) -> "View":
             return await board.view()
         finally:
             await board.close()
+    except PlaceError as error:
+        raise Failure("no-cluster", error.reason, exit_code=2, as_json=as_json) from error
     except (SchedulerError, ValueError, ImportError) as error:
         raise Failure("unreachable", untried(error), exit_code=69, as_json=as_json) from error
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duly.cli.asking import zone_called
-from duly.cli.finding import Failure
+from duly.cli.finding import Failure, store_file
 from duly.clock import HostClock
 from duly.errors import SchedulerError
 from duly.instant import Instant
@@ -53,7 +53,7 @@ def dashboard(
         duly dashboard --store state.db --trace trace.jsonl --listen 127.0.0.1:9000
     """  # noqa: D301 (click's mark for lines to keep)
     zone = zone_called(zone_name, as_json=False)
-    path = Path(store)
+    path = store_file(store, as_json=False)
     if not path.is_file():
         raise _failed(f"there is no store at {store}; give the path of a scheduler's SQLite file")
     try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duly.cli.refusals import Refusal
+from duly.places import Kind, PlaceError, kind_of
 
 if TYPE_CHECKING:
     from duly.config.schema import Config
@@ -104,6 +105,20 @@ def place_of(config_path: str | None, socket_path: str | None, *, as_json: bool)
             hint="Give its file with -c FILE, or its socket with --socket PATH; `duly init` writes one.",
         )
     return Place(config, socket_path)
+
+
+def store_file(text: str, *, as_json: bool) -> Path:
+    """The SQLite file that a command is to read. Raises Failure.
+
+    What is no path is not repeated: it may hold a password.
+    """
+    try:
+        if kind_of(text) is not Kind.DATABASE:
+            return Path(text)
+        reason = "this reads SQLite files, not databases; `duly cluster` shows a cluster in PostgreSQL"
+    except PlaceError as error:
+        reason = error.reason
+    raise Failure("no_file", reason, exit_code=2, as_json=as_json)
 
 
 def default_config() -> Path | None:

@@ -8,11 +8,12 @@ from pathlib import Path
 import apsw
 import click
 
-from duly.cli.finding import Failure
+from duly.cli.finding import Failure, store_file
 from duly.cli.words import untried
 from duly.cluster.copying import copied
 from duly.errors import SchedulerError
 from duly.events import one_line
+from duly.places import PlaceError
 from duly.store import Board, SQLiteStore, store_for
 from duly.store.inspection import FAULTS, findings_at
 from duly.store.repair import repaired
@@ -29,18 +30,26 @@ def store() -> None:
     """  # noqa: D301 (click's mark for lines to keep)
 
 
-_file = click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+_file = click.argument("path_text", metavar="FILE")
 _json = click.option("--json", "as_json", is_flag=True, help="Answer with one JSON object.")
+
+
+def _existing(text: str, *, as_json: bool) -> Path:
+    path = store_file(text, as_json=as_json)
+    if not path.is_file():
+        raise Failure("no_file", f"there is no file {path}", exit_code=2, as_json=as_json)
+    return path
 
 
 @store.command("check")
 @_file
 @_json
-def check(*, path: Path, as_json: bool) -> None:
+def check(*, path_text: str, as_json: bool) -> None:
     """Look for damage in the store FILE, which may be in use. Nothing is changed.
 
     Every page, every index and every row is read. Ends with 1 if something is wrong.
     """
+    path = _existing(path_text, as_json=as_json)
     try:
         findings = findings_at(path.resolve())
     except FAULTS as error:
@@ -64,11 +73,12 @@ def check(*, path: Path, as_json: bool) -> None:
 @store.command("repair")
 @_file
 @_json
-def repair(*, path: Path, as_json: bool) -> None:
+def repair(*, path_text: str, as_json: bool) -> None:
     """Write the store FILE anew with every row that can be read. The damaged file is kept beside it.
 
     Its scheduler must be stopped. A task or timer whose row is lost begins anew.
     """
+    path = _existing(path_text, as_json=as_json)
     try:
         done = repaired(path)
     except (SchedulerError, apsw.Error) as error:
@@ -89,18 +99,21 @@ def repair(*, path: Path, as_json: bool) -> None:
 
 
 @store.command("copy")
-@click.argument("source", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("target", metavar="ADDRESS")
-@click.option("--json", "as_json", is_flag=True, help="Answer with one JSON object.")
-def copy(*, source: Path, target: str, as_json: bool) -> None:
+@_file
+@click.argument("target", metavar="ADDRESS", envvar="DULY_STORE")
+@_json
+def copy(*, path_text: str, target: str, as_json: bool) -> None:
     """Copy the tasks in FILE, with all that is remembered of each, to an empty store at ADDRESS.
 
     The scheduler on FILE must be stopped; the file is held meanwhile, and left as it is. Afterwards every
-    task is read back and compared.
+    task is read back and compared. ADDRESS can be given in the environment, as DULY_STORE, where `ps` does
+    not show its password.
 
     \b
         duly store copy state.db postgresql://db.example/app
+        DULY_STORE=postgresql://db.example/app duly store copy state.db
     """  # noqa: D301 (click's mark for lines to keep)
+    source = _existing(path_text, as_json=as_json)
     try:
         board = store_for(target)
         if not isinstance(board, Board):
@@ -111,6 +124,8 @@ def copy(*, source: Path, target: str, as_json: bool) -> None:
                 as_json=as_json,
             )
         number = asyncio.run(copied(SQLiteStore(source), board))
+    except PlaceError as error:
+        raise Failure("no-address", error.reason, exit_code=2, as_json=as_json) from error
     except (SchedulerError, ValueError, ImportError) as error:
         raise Failure("not-copied", untried(error), exit_code=1, as_json=as_json) from error
     if as_json:

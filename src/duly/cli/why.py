@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import click
 
 from duly.cli.asking import zone_called
-from duly.cli.finding import Place, config_option, default_config, place_of
+from duly.cli.finding import Place, config_option, default_config, place_of, store_file
 from duly.cli.refusals import Refusal, printable, refused_time
 from duly.cli.remembered import Memory
 from duly.cli.verify import Files
@@ -27,6 +27,7 @@ from duly.core.record import COLUMNS, task_from
 from duly.core.schedule import Schedule
 from duly.cron import CronExpression
 from duly.errors import SchedulerError
+from duly.places import without_secrets
 from duly.store.reading import records_in
 from duly.verify.dues import face_at, instant_us
 from duly.verify.reasons.answers import Answer, Kind, UnknownTaskError, Words, length_text, run_text
@@ -103,15 +104,16 @@ def why(
             return
     files, store = _sources((*traces, *(more_traces if traces else ())), store, more_traces, as_json=as_json)
     at = _moment(at_text, as_json=as_json)
+    file = None if store is None else store_file(store, as_json=as_json)
     with _refusals(as_json=as_json):
-        if store is None:
+        if file is None:
             if zone_name is not None:
                 raise _refused(
                     "unused_option", "--tz is for --store only: a trace says its zone", as_json=as_json
                 )
             told = _from_trace(files, task, at, count)
         else:
-            told = _from_store(Path(store), task, at, count, zone_called(zone_name, as_json=as_json))
+            told = _from_store(file, task, at, count, zone_called(zone_name, as_json=as_json))
     _print(told, is_list=count is not None, as_json=as_json)
 
 
@@ -150,9 +152,8 @@ def _sources(
 ) -> tuple[tuple[str, ...], str | None]:
     """Which files to read: those given, or what lies in the current directory."""
     if more and not traces:
-        message = (
-            f'"{more[0]}" is one word too many; files come after --trace, and a name with spaces in quotes'
-        )
+        word = without_secrets(more[0])
+        message = f'"{word}" is one word too many; files come after --trace, and a name with spaces in quotes'
         raise _refused("too_many_words", message, as_json=as_json)
     if traces and store is not None:
         raise _refused("two_sources", "give --trace or --store, not both", as_json=as_json)

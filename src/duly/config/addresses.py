@@ -14,6 +14,7 @@ from duly.config.schema import Database, PingUrl
 from duly.config.values import host_text, path_text, plain
 from duly.config.words import quoted, shown
 from duly.errors import StoreError
+from duly.places import Kind, PlaceError, UnknownSchemeError, kind_of
 
 _LONGEST_URL = 2000
 _LONGEST_UNIX_PATH = 107
@@ -70,10 +71,15 @@ def _host_of(url: str, key: str) -> str:
 def store(value: object, key: str) -> str | Database:
     """The path of a file, or the address of a database that several machines share."""
     text = value.secret if isinstance(value, Database) else path_text(value, key)
-    if "://" not in text:
-        return text
-    if not text.startswith(("postgresql://", "postgres://")):
-        raise EntryFault(f"{key} must be the path of a SQLite file or begin with postgresql://", key)
+    try:
+        if kind_of(text) is not Kind.DATABASE:
+            return text
+    except UnknownSchemeError as error:
+        raise EntryFault(
+            f"{key} must be the path of a SQLite file or begin with postgresql://", key
+        ) from error
+    except PlaceError as error:
+        raise EntryFault(f"{key} cannot be used: {error.reason}", key) from error
     try:
         from duly.store.postgres.address import address_of  # noqa: PLC0415 (not every user has psycopg)
 

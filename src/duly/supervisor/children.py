@@ -28,11 +28,12 @@ _NOT_INHERITED = frozenset(
         "WATCHDOG_PID",
         "DULY_OPERATOR_TOKEN",
         "DULY_VIEWER_TOKEN",
+        "DULY_STORE",
         RUN_ID,
         MARKER,
     }
 )
-"""What the service manager above us told us, and nobody else: also the keys to our own dashboard."""
+"""What the service manager above us told us, and nobody else: also the keys to our dashboard and store."""
 
 
 @dataclass(frozen=True, slots=True)

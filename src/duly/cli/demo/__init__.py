@@ -22,6 +22,7 @@ from duly.cli.demo.words import joined
 from duly.clock import HostClock
 from duly.errors import SchedulerError, ScheduleTaskError
 from duly.instant import instant_of
+from duly.places import Kind, PlaceError, kind_of
 
 __all__ = ["demo"]
 
@@ -53,6 +54,7 @@ def demo(store: str, length_s: float | None, pace: float, trace: str | None) -> 
     """
     clock, zone = HostClock(), _zone_of_host()
     cast = cast_of(clock, pace=pace)
+    _check_file(store)
     memories = memories_in(store)
     _check_ours(store, memories, cast)
     view = began(
@@ -75,6 +77,15 @@ def _zone_of_host() -> tzinfo:
         return tzlocal.get_localzone()
     except (KeyError, ValueError):  # a TZ that no database knows; settings that contradict each other
         return UTC
+
+
+def _check_file(store: str) -> None:
+    """Refuse what is no file; it is not repeated, because it may hold a password."""
+    try:
+        if kind_of(store) is Kind.DATABASE:
+            raise click.ClickException("the demo keeps its tasks in a SQLite file; give the path of one")
+    except PlaceError as error:
+        raise click.ClickException(error.reason) from error
 
 
 def _check_ours(store: str, memories: Iterable[Memory], cast: Iterable[Part]) -> None:

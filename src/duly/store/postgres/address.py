@@ -13,8 +13,8 @@ from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 from duly.errors import StoreError
+from duly.places import DATABASE_SCHEMES
 
-SCHEMES = ("postgresql://", "postgres://")
 _UNNAMED = "postgresql://…"
 _ESCAPES = "write @ as %40, / as %2F, ? as %3F, # as %23 and % as %25"
 
@@ -33,7 +33,7 @@ class Address(NamedTuple):
 
 def address_of(url: str) -> Address:
     """The address that *url* is. Raises StoreError."""
-    scheme = next((scheme for scheme in SCHEMES if url.startswith(scheme)), None)
+    scheme = next((scheme for scheme in DATABASE_SCHEMES if url.startswith(scheme)), None)
     if scheme is None:
         raise _unusable("is no address of a database; one begins with postgresql://")
     _check_split(url.removeprefix(scheme))
@@ -49,6 +49,9 @@ def address_of(url: str) -> Address:
         raise _unusable(f"has a port that is no number from 1 to 65535; in a user or password {_ESCAPES}")
     if "\0" in "".join(map(str, parameters.values())):
         raise _unusable("has a NUL character in its address")
+    if "=" in str(parameters.get("dbname") or ""):
+        # Part of the name, and perhaps a connection string with a password.
+        raise _unusable("has a = in the name of its database, which duly does not support")
     return Address(_name_of(parameters), parameters)
 
 
