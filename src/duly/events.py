@@ -66,6 +66,7 @@ LEVELS: Mapping[str, int] = {
     "LeftoverFound": logging.WARNING,
     "ConfigurationReloaded": logging.INFO,
     "ConfigurationRefused": logging.ERROR,
+    "ConfigurationExposed": logging.WARNING,
     "EntryInvalid": logging.WARNING,
     "OperatorAction": logging.INFO,
     "TimersEnabled": logging.INFO,

@@ -78,6 +78,7 @@ DAEMON_LEVELS = {
     "LeftoverFound": logging.WARNING,
     "ConfigurationReloaded": logging.INFO,
     "ConfigurationRefused": logging.ERROR,
+    "ConfigurationExposed": logging.WARNING,
     "EntryInvalid": logging.WARNING,
     "OperatorAction": logging.INFO,
     "TimersEnabled": logging.INFO,

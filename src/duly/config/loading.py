@@ -7,14 +7,16 @@ been all the services there are. Everything smaller is an `Invalid` of the `Conf
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from duly.config.assembly import Look, config_of
 from duly.config.errors import ConfigError, FileFault
+from duly.config.exposure import exposed_secret
 from duly.config.lines import LongKeyError, Places, line_finder, toml_places
 from duly.config.reading import content_of, decoded
-from duly.config.schema import Config
+from duly.config.schema import Config, Warned
 from duly.config.words import did_you_mean, limited_comparisons, quoted, shown
 
 _MISSING = "does not exist; `duly init` writes a file to begin with"
@@ -34,7 +36,12 @@ def load(path: str | Path, look: Look | None = None) -> Config:
     *look* says what else is worth a warning about a service: `duly check` asks the host.
     """
     path = Path(path)
-    return load_content(path, content_of(path, _MISSING), look)
+    content = content_of(path, _MISSING)
+    config = load_content(path, content, look)
+    if not (exposed := exposed_secret(config, decoded(path, content))):
+        return config
+    warned = Warned("supervisor", None, 0, exposed, None)
+    return replace(config, exposed=exposed, warnings=(*config.warnings, warned))
 
 
 @limited_comparisons()

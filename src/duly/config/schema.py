@@ -240,6 +240,8 @@ class Config:
     timers: tuple[Timer, ...] = ()
     invalid: tuple[Invalid, ...] = ()
     warnings: tuple[Warned, ...] = ()
+    exposed: str = ""
+    """Which secret in it everybody on this host can read; empty if none. It is among the warnings, too."""
     dashboard: Dashboard = Dashboard()
     is_listen_given: bool = False
     """Whether the file says where the dashboard listens; if not, that it cannot listen there is no reason to

@@ -27,7 +27,7 @@ from duly.config.plan import changes
 from duly.daemon import views
 from duly.daemon.acceptor import shortage_text
 from duly.daemon.backend import Begun, Door, Reloaded
-from duly.daemon.faults import Faults
+from duly.daemon.faults import Faults, announce_config_faults
 from duly.daemon.gate import Gate, answered
 from duly.daemon.holding import Holding
 from duly.daemon.protocol import BUSY, FAILED, INVALID_CONFIGURATION, OperationError
@@ -158,8 +158,7 @@ class Daemon:
         return supervisor
 
     async def _serve(self, supervisor: Supervisor, gate: Gate) -> None:
-        for bad in self.config.invalid:
-            self._announce("EntryInvalid", kind=bad.kind, id=bad.id, reason=bad.reason, line=bad.line)
+        announce_config_faults(self.config, self._announce)
         starting = asyncio.create_task(self._start(supervisor), name="duly start-up")
         over = asyncio.create_task(self._over.wait())
         try:
@@ -356,8 +355,7 @@ class Daemon:
         await self._set_gate()
         await self._gate.reload(after.timers, self._invalid_timers())
         self._declare()
-        for bad in after.invalid:
-            self._announce("EntryInvalid", kind=bad.kind, id=bad.id, reason=bad.reason, line=bad.line)
+        announce_config_faults(after, self._announce)
         told = reloaded(plan, after, waiting=settings_that_wait(before, read))
         self._announce(
             "ConfigurationReloaded",

@@ -1,5 +1,8 @@
 """Open faults, derived from events; each is cleared by its recovery event."""
 
+from collections.abc import Callable
+
+from duly.config.schema import Config
 from duly.events import Event
 
 _FAULTS = {"StoreFault", "BoardFault", "ConfigurationRefused", "ListenerFault"}
@@ -9,6 +12,14 @@ _RECOVERIES = {
     "ConfigurationReloaded": "ConfigurationRefused",
     "ListenerRecovered": "ListenerFault",
 }
+
+
+def announce_config_faults(config: Config, announce: Callable[..., object]) -> None:
+    """Tell what is wrong with a configuration that is run nevertheless."""
+    for bad in config.invalid:
+        announce("EntryInvalid", kind=bad.kind, id=bad.id, reason=bad.reason, line=bad.line)
+    if config.exposed:
+        announce("ConfigurationExposed", reason=config.exposed)
 
 
 class Faults:
