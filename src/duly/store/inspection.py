@@ -198,7 +198,7 @@ def _integrity(connection: apsw.Connection) -> Iterator[Finding]:
 
 def _checked_row(table: Table, row_id: object, values: list[Any]) -> "tuple[Any, ...] | Finding":
     for place, column in enumerate(table.columns):
-        if isinstance(values[place], bytes):
+        if column in table.texts and isinstance(values[place], bytes):
             try:
                 values[place] = values[place].decode()
             except UnicodeDecodeError:
