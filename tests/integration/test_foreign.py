@@ -14,7 +14,7 @@ from duly.verify.foreign import APSchedulerRecorder
 from duly.verify.foreign.triggers import NotCronError, cron_text_of
 from duly.verify.judge import judged
 from duly.verify.properties import Outcome
-from duly.verify.trace import Fault, InitEnd, InitStart, Position, RunEnd, RunStart, Trace
+from duly.verify.trace import Fault, InitEnd, InitStart, Missed, Position, RunEnd, RunStart, Trace
 
 pytest.importorskip("apscheduler", minversion="3", reason="a peer, which is not installed here")
 
@@ -115,7 +115,9 @@ def _told(item: Position | Fault) -> tuple[Any, ...]:
     if isinstance(item, Fault):
         return ("Fault", item.reason)
     event = item.event
-    facts: list[Any] = [event.id] if isinstance(event, RunStart | RunEnd) else []
+    facts: list[Any] = [event.id] if isinstance(event, RunStart | RunEnd | Missed) else []
+    if isinstance(event, Missed) and event.run is not None:
+        facts.append(event.run)
     if isinstance(event, InitEnd | RunEnd):
         facts.append(event.ok)
     if isinstance(event, InitStart):
@@ -199,28 +201,30 @@ def test_a_healthy_scheduler_holds(tmp_path: Path, clock: HeldClock) -> None:
 
 
 def test_a_run_given_up_at_once_is_no_start(stage: Stage) -> None:
-    """A run submitted later than its grace is not recorded as started, and the checker misses it."""
+    """A run submitted later than its grace is not recorded as started, but as missed."""
     stage.add("a", "1 * * * *")
     stage.clock.reads = TEN + SECOND
     stage.scheduler.start()
     stage.go(TEN + MINUTE + 5 * SECOND)
     stage.executor.run()
-    assert [told[0] for told in stage.told()] == ["InitStart", "InitEnd"]
+    assert [told[0] for told in stage.told()] == ["InitStart", "InitEnd", "Missed"]
     stage.clock.reads += 5 * MINUTE
     outcome = stage.judged()
     assert {violation.property for violation in outcome.violations if violation.property[0] in "SL"} == {"L1"}
 
 
-def test_a_run_given_up_later_is_admitted(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    """A run recorded as started that is then not called makes the trace inconclusive, and the log says so."""
+def test_a_run_given_up_later_is_taken_back(stage: Stage) -> None:
+    """A run recorded as started that is then not called is recorded as missed, and its due is lost."""
     stage.add("a")
     stage.clock.reads = TEN + SECOND
     stage.scheduler.start()
     stage.go(TEN + MINUTE)
     stage.clock.reads += 5 * SECOND
     stage.executor.run()
-    assert stage.told()[3:] == [("Fault", 'unknown event "Missed"'), ("RunEnd", "a", True, 65)]
-    assert 'job "a" was recorded as started' in caplog.text
+    assert stage.told()[2:] == [("RunStart", "a", 60), ("Missed", "a", 1, 65)]
+    outcome = stage.judged()
+    assert {violation.property for violation in outcome.violations} == {"L1"}
+    assert not outcome.faults
 
 
 def test_every_run_of_a_batch_is_recorded(stage: Stage) -> None:

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from duly.cli import COMMANDS, main
+from duly.cli.verify import CheckerError
 from duly.config import load
 from duly.daemon import shapes
 from duly.daemon.protocol import EXITS
@@ -72,11 +73,10 @@ def test_every_miss_is_listed() -> None:
 
 
 def test_every_exit_code_is_listed() -> None:
-    """The codes of the page are those that errors have."""
+    """The codes of the page are those that errors have, and that of a checker that failed."""
     table = PAGE.split("## Exit codes", 1)[1].split("\n## ", 1)[0]
-    assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)] == sorted(
-        set(EXITS.values())
-    )
+    codes = [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)]
+    assert codes == sorted({*EXITS.values(), CheckerError.exit_code})
 
 
 TOML = [

@@ -3,7 +3,8 @@
 Reading is streaming: a trace of any length passes through without being kept. Only the page (`--html`) reads
 it a second time, so what can be read only once (a pipe) is then kept in a temporary file. Exit codes: 0
 nothing is held against the scheduler, 1 a property is violated, 2 the input cannot be judged, is itself at
-fault, or has a gap in which nothing was recorded.
+fault, or has a gap in which nothing was recorded, 70 the checker itself failed. Code 1 is a verdict: no crash
+and no Ctrl-C may end with it.
 """
 
 import errno
@@ -11,6 +12,7 @@ import json
 import os
 import stat
 import sys
+import traceback
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,6 +44,7 @@ _LONGEST_LINE_BYTES = 1 << 26
 _PROGRESS_FROM_BYTES = 20_000_000
 _PROGRESS_EVERY_LINES = 20_000
 _GZIP_MAGIC = b"\x1f\x8b"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _STYLES: dict[Role, dict[str, Any]] = {
     Role.GOOD: {"fg": "green"},
     Role.BAD: {"fg": "red", "bold": True},
@@ -55,6 +58,10 @@ class Source(Protocol):
     """Something that can be read as a trace, as often as one likes."""
 
     chain: Chain
+
+    @property
+    def is_rereadable(self) -> bool:
+        """Whether it can be read once more."""
 
     def lines(self) -> Iterator[bytes]:
         """Every line, from the first."""
@@ -74,6 +81,11 @@ class Files:
     def is_cluster(self) -> bool:
         """Whether any of them is of a member."""
         return any(self.members)
+
+    @property
+    def is_rereadable(self) -> bool:
+        """Whether all of them are files, and not pipes."""
+        return all(file.seekable() for _, file in self.files)
 
     def lines(self) -> Iterator[bytes]:
         """Every line of every file. Going back to the first is possible for files, and not for pipes."""
@@ -129,13 +141,17 @@ class Tables:
     since: str | None
     until: str | None
     chain: Chain = field(default_factory=lambda: Chain(unit="event"))
+    is_rereadable: bool = True
+    _lines: list[bytes] | None = None
 
     def lines(self) -> Iterator[bytes]:
-        """The trace that the tables tell."""
-        with self.runs.open(newline="", encoding="utf-8") as runs:
-            with self.tasks.open(newline="", encoding="utf-8") as tasks:
-                lines = lines_from_csv(runs, tasks, zone=self.zone, since=self.since, until=self.until)
-            yield from lines
+        """The trace that the tables tell. It is kept: a table may be a pipe, which can be read only once."""
+        if self._lines is None:
+            with self.runs.open(newline="", encoding="utf-8") as runs:
+                with self.tasks.open(newline="", encoding="utf-8") as tasks:
+                    lines = lines_from_csv(runs, tasks, zone=self.zone, since=self.since, until=self.until)
+                self._lines = list(lines)
+        return iter(self._lines)
 
 
 @click.command("verify")
@@ -173,32 +189,61 @@ def verify(
         duly verify runs.csv --csv-tasks tasks.csv --tz Europe/Berlin
 
     Exit code 0: nothing is held against the scheduler. 1: a property is violated. 2: this is no trace, one
-    with faults of its own, or one with a gap in which nothing was recorded.
+    with faults of its own, or one with a gap in which nothing was recorded. 70: the checker itself failed, so
+    there is no verdict.
     """
     options = {"--tz": zone_name, "--from": since, "--until": until}
-    with ExitStack() as stack, _refusals(as_json=as_json) as reading:
-        _refuse_overwriting(html, (*traces, *filter(None, [csv_tasks])), as_json=as_json)
-        if csv_tasks is None:
-            _refuse_without_tables(options, as_json=as_json)
-            files = _files(stack, traces, is_read_twice=is_matched or html is not None)
-            _refuse_empty(files, as_json=as_json)
-            _refuse_half_a_cluster(files, as_json=as_json)
-            reading.source = files
-        else:
-            reading.source = _tables(traces, csv_tasks, options, as_json=as_json)
-        report = _report(reading.source, is_matched=is_matched)
-        if html is not None:
-            draw = cluster_pictures if _is_cluster(reading.source) else pictures
-            drawn = draw(report, reading.source.lines())
-            Path(html).write_text(page(report, drawn), encoding="utf-8")
+    with _internal_errors(traces, as_json=as_json):
+        with ExitStack() as stack, _refusals(as_json=as_json) as reading:
+            _refuse_overwriting(html, (*traces, *filter(None, [csv_tasks])), as_json=as_json)
+            if csv_tasks is None:
+                _refuse_without_tables(options, as_json=as_json)
+                files = _files(stack, traces, is_read_twice=is_matched or html is not None)
+                _refuse_empty(files, as_json=as_json)
+                _refuse_half_a_cluster(files, as_json=as_json)
+                reading.source = files
+            else:
+                reading.source = _tables(traces, csv_tasks, options, as_json=as_json)
+            report = _report(reading.source, is_matched=is_matched)
+            if html is not None:
+                draw = cluster_pictures if _is_cluster(reading.source) else pictures
+                drawn = draw(report, reading.source.lines())
+                Path(html).write_text(page(report, drawn), encoding="utf-8")
+        exit_code = report.exit_code if _is_printed(report, as_json=as_json) else 2
+    ctx.exit(exit_code)
+
+
+class CheckerError(Refusal):
+    """The checker itself failed. There is no verdict, so the exit code is none of those of a verdict."""
+
+    exit_code = 70
+
+    def __init__(self, traces: tuple[str, ...], error: BaseException, *, as_json: bool) -> None:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(frame.filename).name}, line {frame.lineno}"
+        said = " ".join(str(error).split())[:200]
+        what = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        names = ", ".join(f'"{name}"' for name in traces)
+        message = f"duly failed on {names} ({what}; {place}); that is a fault of duly, and no verdict"
+        super().__init__("internal_error", message, facts={}, lines=[], as_json=as_json)
+
+
+@contextmanager
+def _internal_errors(traces: tuple[str, ...], *, as_json: bool) -> Iterator[None]:
+    """Turn what nobody expected into exit code 70; the 1 of Python, or of click's Abort, says "violated"."""
     try:
-        _print(report, as_json=as_json)
-    except OSError as error:
-        # Not 1, which would say "violated". A reader that has gone away (`| head`) is nobody to tell.
-        if not isinstance(error, BrokenPipeError):
-            click.echo(f"error: the report cannot be written: {error.strerror}", err=True)
-        ctx.exit(2)
-    ctx.exit(report.exit_code)
+        yield
+    except (click.ClickException, click.exceptions.Exit):
+        raise
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(130) from None  # as shells do it: 128 and the signal
+    except Exception as error:  # MemoryError and RecursionError are among these
+        raise CheckerError(traces, error, as_json=as_json) from error
+
+
+def _is_foreign(header: Header | None) -> bool:
+    """Whether it is of another scheduler than ours: its dues are counted without being asked for."""
+    return header is not None and header.first_due == "after"
 
 
 def _is_cluster(source: Source) -> bool:
@@ -210,8 +255,9 @@ def _report(source: Source, *, is_matched: bool) -> Report:
     is_cluster = _is_cluster(source)
     outcome, header = _judged(source, judged_together if is_cluster else judged)
     account = None
+    is_wanted = is_matched or is_cluster or _is_foreign(header)
     is_whole = not outcome.fault_count and not outcome.gaps and not outcome.is_partial
-    if (is_matched or is_cluster) and is_whole:
+    if is_wanted and source.is_rereadable and is_whole:
         account = accounted(source.lines())
     return Report(outcome, header, source.chain, account)
 
@@ -230,15 +276,23 @@ def _judged(source: Source, judge: Callable[[Iterator[bytes]], Outcome]) -> tupl
         yield from lines
 
     outcome = judge(overheard())
-    return outcome, header_of(1, firsts[0])
+    return outcome, header_of(1, firsts[0].removeprefix(_BYTE_ORDER_MARK))
 
 
-def _print(report: Report, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(as_dict(report), indent=2))
-        return
-    for line in text_lines(report):
-        click.echo(_painted(line))
+def _is_printed(report: Report, *, as_json: bool) -> bool:
+    """Print the report. Whether that was possible."""
+    try:
+        if as_json:
+            click.echo(json.dumps(as_dict(report), indent=2))
+        else:
+            for line in text_lines(report):
+                click.echo(_painted(line))
+    except OSError as error:
+        # A reader that has gone away (`| head`) is nobody to tell.
+        if not isinstance(error, BrokenPipeError):
+            click.echo(f"error: the report cannot be written: {error.strerror}", err=True)
+        return False
+    return True
 
 
 def _painted(line: Line) -> str:
@@ -247,8 +301,14 @@ def _painted(line: Line) -> str:
 
 
 def _files(stack: ExitStack, names: tuple[str, ...], *, is_read_twice: bool) -> Files:
-    files = [(name, _opened(stack, name, is_read_twice=is_read_twice)) for name in names]
-    members = [_member(file) for _, file in files]
+    files, members = [], []
+    for name in names:
+        file = _opened(stack, name)
+        header = _header_at(file)
+        if is_read_twice or _is_foreign(header):
+            file = _rereadable(stack, file)
+        files.append((name, file))
+        members.append(header.member if header is not None else None)
     # The parts of each member stand together, in the order given.
     order = sorted(range(len(files)), key=lambda index: members.index(members[index]))
     files, members = [files[index] for index in order], [members[index] for index in order]
@@ -259,8 +319,8 @@ def _files(stack: ExitStack, names: tuple[str, ...], *, is_read_twice: bool) -> 
     return Files(files, advance=bar.update, members=tuple(members))
 
 
-def _member(file: BufferedReader) -> str | None:
-    """Of which member of a cluster the file is: empty if of none, None if it is no trace."""
+def _header_at(file: BufferedReader) -> Header | None:
+    """The header that the file begins with; None if it is no trace."""
     if file.seekable():
         head = _unpacked(file).readline(_LONGEST_LINE_BYTES)
         file.seek(0)
@@ -270,16 +330,18 @@ def _member(file: BufferedReader) -> str | None:
             head = zlib.decompressobj(wbits=31).decompress(head)
         head = head.partition(b"\n")[0]
     try:
-        return header_of(1, head.removeprefix(b"\xef\xbb\xbf")).member
+        return header_of(1, head.removeprefix(_BYTE_ORDER_MARK))
     except TraceError:
         return None
 
 
-def _opened(stack: ExitStack, name: str, *, is_read_twice: bool) -> BufferedReader:
-    """The file called *name*, or a copy of it if it is to be read twice and cannot be."""
-    # Both are closed by the stack, whatever the linter thinks.
-    binary = _standard_input() if name == "-" else stack.enter_context(Path(name).open("rb"))  # noqa: SIM115
-    if not is_read_twice or stat.S_ISREG(os.fstat(binary.fileno()).st_mode):
+def _opened(stack: ExitStack, name: str) -> BufferedReader:
+    return _standard_input() if name == "-" else stack.enter_context(Path(name).open("rb"))
+
+
+def _rereadable(stack: ExitStack, binary: BufferedReader) -> BufferedReader:
+    """The file, or a copy of it if it is a pipe."""
+    if stat.S_ISREG(os.fstat(binary.fileno()).st_mode):
         return binary
     copy = stack.enter_context(TemporaryFile(buffering=0))  # noqa: SIM115
     copyfileobj(binary, copy)

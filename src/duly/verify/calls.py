@@ -1,9 +1,11 @@
 """The calls of `initialize` and `stop` that are outstanding, and the deadlines L2 and L3 that they carry."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from duly.verify.dues import NEVER_US
 from duly.verify.lists import Reading
+from duly.verify.task import Task
 from duly.verify.trace import Fault, InitEnd, InitStart, Position, StopEnd, StopStart
 from duly.verify.worlds import Config
 
@@ -20,7 +22,6 @@ class Init:
         "configs",
         "invalid",
         "is_late",
-        "is_outstanding",
         "onset_us",
         "start",
         "steps_back",
@@ -37,20 +38,18 @@ class Init:
         self.invalid = reading.reason
         self.bound_us = bound_us
         self.onset_us = start.at_us
-        self.is_outstanding = True
         self.is_late = False
 
 
 class Stop:
-    """One call of `stop`, and the calls of `initialize` that were outstanding when it began."""
+    """One call of `stop`."""
 
-    __slots__ = ("at", "inits", "start")
+    __slots__ = ("at", "start")
 
-    def __init__(self, start: Position, inits: tuple[Init, ...], at: int) -> None:
+    def __init__(self, start: Position, at: int) -> None:
         self.start = start
         self.at = at
         """The number of its position."""
-        self.inits = inits
 
 
 class Calls:
@@ -62,7 +61,7 @@ class Calls:
         self._inits: dict[int, Init] = {}
         self._stops: dict[int, Stop] = {}
         self._soonest_us = NEVER_US
-        """The first deadline of them all."""
+        """No deadline comes before this. It may be that of a call which has returned."""
         self._l3_us: int | None = None
         """Since when nothing keeps `stop` from returning."""
         self._is_l3_told = False
@@ -99,7 +98,9 @@ class Calls:
             self._judge.objections.fault(
                 Fault(item.line, f"call {event.call} begins, and is outstanding already")
             )
-        self._inits[event.call] = Init(item, reading, self._judge.bound_us(reading.size), self._judge.at)
+        init = Init(item, reading, self._judge.bound_us(reading.size), self._judge.at)
+        self._inits[event.call] = init
+        self._soonest_us = min(self._soonest_us, init.onset_us + init.bound_us)
         self.look_at_l3(item)
 
     def end_init(self, item: Position) -> Init | None:
@@ -112,7 +113,6 @@ class Calls:
                 Fault(item.line, f"initialize returns from call {event.call}, which is not outstanding")
             )
             return None
-        init.is_outstanding = False
         if not init.is_late:
             self._judge.outcome.tallies["L2"].checked += 1
         if not event.void:
@@ -133,7 +133,7 @@ class Calls:
             self._judge.objections.fault(
                 Fault(item.line, f"call {event.call} begins, and is outstanding already")
             )
-        self._stops[event.call] = Stop(item, tuple(self._inits.values()), self._judge.at)
+        self._stops[event.call] = Stop(item, self._judge.at)
         self.decisive = item
         self.look_at_l3(item)
 
@@ -153,12 +153,25 @@ class Calls:
         self.look_at_l3(item)
         return stop
 
+    def look_at_stop(self, stop: Stop, item: Position, running: Mapping[str, Task]) -> None:
+        """Object if *stop* returned while callbacks ran (S3), or before a call that came before it (S5)."""
+        judge = self._judge
+        judge.outcome.tallies["S3"].checked += 1
+        judge.outcome.tallies["S5"].checked += 1
+        if running:
+            first = next(iter(running))
+            starts = [start for task in running.values() for _, start in task.runs.values()][:3]
+            reason, evidence = judge.words.still_running(list(running), item), (stop.start, *starts, item)
+            judge.objections.object_to("S3", first, item.at_us, reason, evidence, line=item.line)
+        late = next((init for init in self._inits.values() if init.at < stop.at), None)
+        if late is not None:
+            reason, evidence = judge.words.initialize_not_awaited(late, item), (late.start, stop.start, item)
+            judge.objections.object_to("S5", None, item.at_us, reason, evidence, line=item.line)
+
     # --- what befalls all of them ---
 
     def crash(self, item: Position) -> None:
         """The process died: nothing is outstanding any more."""
-        for init in self._inits.values():
-            init.is_outstanding = False
         self._inits.clear()
         self._stops.clear()
         self._l3_us, self._is_l3_told = None, False
@@ -185,7 +198,7 @@ class Calls:
             self._is_l3_told = False
         elif self._l3_us is None and not self._is_l3_told:
             self._l3_us = item.at_us
-        self._look_at_deadlines()
+            self._soonest_us = min(self._soonest_us, self._l3_us + self._delta_stop_us)
 
     def _is_free(self) -> bool:
         """Whether nothing keeps an outstanding `stop` from returning."""

@@ -7,14 +7,16 @@ that they are; property tests show that both say the same.
 """
 
 from collections.abc import Callable, Iterable
-from heapq import heapify, heappop, heappush
 from itertools import chain
 from typing import Any
 
 from duly.verify.calls import Calls, Init
+from duly.verify.deadlines import Deadlines
 from duly.verify.dues import NEVER_US
 from duly.verify.lists import Lists
+from duly.verify.losses import Losses
 from duly.verify.objections import Objections
+from duly.verify.processes import Processes
 from duly.verify.properties import Outcome, Violation, gaps_before
 from duly.verify.task import Task
 from duly.verify.theorems import Theorems
@@ -25,6 +27,7 @@ from duly.verify.trace import (
     Header,
     InitEnd,
     InitStart,
+    Missed,
     Position,
     RunEnd,
     RunStart,
@@ -52,6 +55,9 @@ from duly.verify.worlds import (
     unnoticed,
 )
 
+_MOST_WORLDS = 300
+"""States that a task may be in. A real trace leaves a handful open; without a bound they would multiply."""
+
 
 class Judge:
     """Follows one trace. `outcome` says at any time what is known; `finish` closes it."""
@@ -72,7 +78,8 @@ class Judge:
         self._tallies = self.outcome.tallies
         self.outcome.gaps += gaps_before(header)
         self.words = Wording(self.zone)
-        self._lists = lists if lists is not None else Lists(self.zone)
+        is_first_after = header.first_due == "after"
+        self._lists = lists if lists is not None else Lists(self.zone, is_first_after=is_first_after)
         self.tasks: dict[str, Task] = {}
         self._configs: dict[str, Config] = {}
         """The latest successful list."""
@@ -85,17 +92,12 @@ class Judge:
         self._reopened_us = LONG_AGO_US
         """When all deadlines last opened anew: a list, a step of the clock."""
         self._bound_us = self._delta_us
-        self._deadlines: list[tuple[int, int, int, Task, int]] = []
-        """(deadline, order, onset, task, version) of what is or will be owed."""
-        self._order = 0
+        self._deadlines = Deadlines()
         self._unknowns = Unknowns(self.zone, micros(header.persist_window_ms))
         self._at = 0
         """The number of the position; greater is later, also at equal times."""
         self._now_us: int | None = None
-        self._proc: str | None = None
-        self._former_procs: set[str] = set()
-        self._inferred_line = 0
-        """Where the latest crash was inferred; if that was wrong, so is what was objected to since."""
+        self._processes = Processes(self)
         self._handlers: dict[type[Any], Callable[[Position], None]] = {
             InitStart: self._on_init_start,
             InitEnd: self._on_init_end,
@@ -103,6 +105,7 @@ class Judge:
             StopEnd: self._on_stop_end,
             RunStart: self._on_run_start,
             RunEnd: self._on_run_end,
+            Missed: Losses(self).take,
             Crash: self._on_crash,
         }
         self._calls = Calls(self, micros(header.delta_stop_ms))
@@ -151,7 +154,7 @@ class Judge:
             self.objections.fault(item)
             return
         self.outcome.events += 1
-        self._notice_process(item)
+        self._processes.notice(item, self._last)
         self._at += 1
         if type(item.event) is ClockStep:
             self._on_step(item, item.event)
@@ -171,11 +174,7 @@ class Judge:
         for name in ("S1a", "S1b", "S1c", "S1d"):
             self._tallies[name].checked = self.outcome.starts
         if now_us is not None and self.is_active:
-            self._tallies["L1"].open = sum(
-                onset_us <= now_us
-                for _, _, onset_us, task, version in self._deadlines
-                if task.version == version
-            )
+            self._tallies["L1"].open = self._deadlines.open(now_us)
         self._tallies["L2"].open, self._tallies["L3"].open = self._calls.open()
         self._tallies["T6"].open = self._theorems.open()
         return self.outcome
@@ -183,12 +182,8 @@ class Judge:
     def _reach(self, item: Position) -> None:
         """Let time pass up to *item*: deadlines that lie before it have been missed."""
         at_us = item.at_us
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][0] < at_us:
-            _, _, onset_us, task, version = heappop(deadlines)
-            if task.version == version:
-                task.version += 1
-                self._miss(task, onset_us, item.line)
+        for task, onset_us in self._deadlines.passed(at_us):
+            self._miss(task, onset_us, item.line)
         self._calls.reach(item)
         self._theorems.reach(item)
         if self._now_us is None:
@@ -197,6 +192,7 @@ class Judge:
 
     def _miss(self, task: Task, onset_us: int, line: int) -> None:
         self._tallies["L1"].checked += 1
+        task.missed_us = onset_us
         reason = self.words.not_started(task.id, task.worlds, onset_us, self._bound_us)
         self.objections.object_to(
             "L1", task.id, onset_us, reason, (task.started, task.ended, self._calls.init_end), line=line
@@ -216,6 +212,7 @@ class Judge:
         for task in self.tasks.values():
             task.idle_us = min(task.idle_us, after_us)
         self._now_us = self.outcome.last_us = self._reopened_us = after_us
+        self._bound_worlds(item)
         self._renew_deadlines()
 
     def _set_back(self, before_us: int, after_us: int) -> None:
@@ -252,7 +249,16 @@ class Judge:
             self._is_initialized = self._was_active = False
         self._reopened_us = item.at_us
         self._theorems.reopen(item.at_us)
+        self._bound_worlds(item)
         self._renew_deadlines()
+
+    def _bound_worlds(self, item: Position) -> None:
+        """Give up what cannot be followed: crashes and steps of the clock multiply what may be the case."""
+        for task in self.tasks.values():
+            if len(task.worlds) > _MOST_WORLDS:
+                reason = f"after so many crashes and steps of the clock it is open what {task.id!r} is owed"
+                self.objections.fault(Fault(item.line, reason))
+                task.worlds = task.worlds[:1]
 
     def _take_effect(self, init: Init, configs: dict[str, Config], item: Position) -> None:
         self._theorems.list(configs, self._configs if self._has_list else None)
@@ -277,6 +283,7 @@ class Judge:
         """Make *configs* the list: it took effect when *init* was called, or when it returned."""
         for task_id, config in configs.items():
             task = self._task(task_id)
+            task.listed_us = min(task.listed_us, end_us)
             afresh = () if self._is_initialized else listed_afresh(task, init, end_us)
             if len(task.worlds) > 1 or task.worlds[0].config is not config:
                 self._unknowns.note_list(task, config, init, self._at)
@@ -314,25 +321,7 @@ class Judge:
         if not event.ok:
             self._unknowns.leave_step_open(self.tasks, item.at_us)
             self._unknowns.leave_ends_open(self.tasks, item.at_us)
-        self._tallies["S3"].checked += 1
-        self._tallies["S5"].checked += 1
-        if self._running:
-            starts = [start for task in self._running.values() for _, start in task.runs.values()][:3]
-            reason = self.words.still_running(list(self._running), item)
-            self.objections.object_to(
-                "S3",
-                next(iter(self._running)),
-                item.at_us,
-                reason,
-                (stop.start, *starts, item),
-                line=item.line,
-            )
-        late = [init for init in stop.inits if init.is_outstanding]
-        if late:
-            reason = self.words.initialize_not_awaited(late[0], item)
-            self.objections.object_to(
-                "S5", None, item.at_us, reason, (late[0].start, stop.start, item), line=item.line
-            )
+        self._calls.look_at_stop(stop, item, self._running)
         self._theorems.stop_end(event.call, self._at, is_written=event.ok)
 
     # --- runs ---
@@ -405,6 +394,20 @@ class Judge:
             self._add_deadline(task)
         self._calls.look_at_l3(item)
 
+    def take_back(self, task: Task, run: int) -> None:
+        """A run that is recorded as started was never called."""
+        begun_at, _ = task.runs.pop(run)
+        self._theorems.give_up(task, begun_at)
+
+    def settle(self, task: Task, item: Position) -> None:
+        """Look anew at what *task* is owed."""
+        if task.runs:
+            return
+        if task.id in self._running:
+            self._end_last_run(task, item)
+        elif self.is_active:
+            self._add_deadline(task)
+
     # --- deadlines ---
 
     def _add_deadline(self, task: Task) -> None:
@@ -412,16 +415,11 @@ class Judge:
         if owed >= NEVER_US:
             return
         onset_us = max(owed, self._reopened_us, task.idle_us)
-        task.version += 1
-        self._order += 1
-        heappush(self._deadlines, (onset_us + self._bound_us, self._order, onset_us, task, task.version))
-        if len(self._deadlines) > 2 * len(self.tasks) + 64:
-            self._deadlines = [entry for entry in self._deadlines if entry[3].version == entry[4]]
-            heapify(self._deadlines)
+        self._deadlines.add(task, onset_us, self._bound_us, tasks=len(self.tasks))
 
     def _renew_deadlines(self) -> None:
         """Let all deadlines of L1 open anew, or fall away."""
-        self._deadlines = []
+        self._deadlines.clear()
         if self.is_active:
             for task_id in self._configs:
                 task = self.tasks[task_id]
@@ -430,26 +428,15 @@ class Judge:
 
     # --- crashes ---
 
-    def _notice_process(self, item: Position) -> None:
-        proc = item.event.proc
-        if proc is None or proc == self._proc:
-            return
-        if proc in self._former_procs:
-            reason = f"process {proc} speaks again after {self._proc}: two schedulers in one trace?"
-            if self._inferred_line:
-                self.objections.take_back(since_line=self._inferred_line)
-            self.objections.fault(Fault(item.line, reason))
-        elif self._last is not None and self._proc is not None and self._is_something_up():
-            self._at += 1
-            now_us = self._now_us if self._now_us is not None else self._last.at_us
-            self._on_crash(Position(self._last.line, now_us, Crash(t=now_us / 1000)))
-            self._inferred_line = item.line
-        if self._proc is not None:
-            self._former_procs.add(self._proc)
-        self._proc = proc
-
-    def _is_something_up(self) -> bool:
+    @property
+    def is_something_up(self) -> bool:
+        """Whether the present process has not been stopped."""
         return bool(self._running) or self._calls.is_any_outstanding or not self._calls.is_stopped
+
+    def infer_crash(self, item: Position) -> None:
+        """The process died, and nobody said so."""
+        self._at += 1
+        self._on_crash(item)
 
     def _on_crash(self, item: Position) -> None:
         self.outcome.crashes += 1
@@ -477,7 +464,8 @@ class Judge:
                 del self.tasks[task.id]
         self._running.clear()
         self._is_initialized = self._was_active = False
-        self._deadlines = []
+        self._deadlines.clear()
+        self._bound_worlds(item)
         self._calls.crash(item)
 
     def _task(self, task_id: str) -> Task:

@@ -27,8 +27,9 @@ class Reading(NamedTuple):
 class Lists:
     """Every configuration that a trace has shown."""
 
-    def __init__(self, zone: tzinfo) -> None:
+    def __init__(self, zone: tzinfo, *, is_first_after: bool = False) -> None:
         self._zone = zone
+        self._is_first_after = is_first_after
         self._configs: dict[tuple[str, float], Config] = {}
         self._dues: dict[str, Dues] = {}
 
@@ -50,7 +51,9 @@ class Lists:
             if not delay_ms >= 0:  # NaN neither
                 raise _DelayError(f"its retry delay of {delay_ms} ms is below zero")
             delay_us = micros(_LONGEST_MS if math.isinf(delay_ms) else min(delay_ms, _LONGEST_MS))
-            config = self._configs[cron, delay_ms] = Config(cron, delay_us, self._dues_of(cron))
+            config = self._configs[cron, delay_ms] = Config(
+                cron, delay_us, self._dues_of(cron), self._is_first_after
+            )
         return config
 
     def _dues_of(self, cron: str) -> Dues:

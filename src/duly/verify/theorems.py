@@ -278,6 +278,12 @@ class Theorems:
             start.ended_us = item.at_us
             self._look_at_success(task, past, start, item, begun)
 
+    def give_up(self, task: Task, begun_at: int) -> None:
+        """A run that was recorded as started was never called."""
+        past = self._pasts.get(task.id)
+        if past is not None:
+            past.live.pop(begun_at, None)
+
     def _look_at_success(
         self, task: Task, past: _Past, start: _Start, item: Position, begun: Position
     ) -> None:

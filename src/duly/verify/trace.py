@@ -58,6 +58,8 @@ class Header(msgspec.Struct, omit_defaults=False, kw_only=True):
     """How long a shard may be without a living holder."""
     tick_ms: float = 0
     """After how long a silence a Tick is written; 0 if that is not known."""
+    first_due: str = "minute"
+    """Which due of a task is its first: that of the "minute" in which it is registered, or one "after" it."""
 
 
 class _Event(
@@ -120,6 +122,14 @@ class RunEnd(_Event):
     run: int | None = None
     shard: int | None = None
     term: int | None = None
+
+
+class Missed(_Event):
+    """The scheduler itself says that the due of a task at *due* did not run. *run*: nor did that start."""
+
+    id: str
+    due: float
+    run: int | None = None
 
 
 class Crash(_Event):
@@ -188,6 +198,7 @@ Event = (
     | StopEnd
     | RunStart
     | RunEnd
+    | Missed
     | Crash
     | ClockStep
     | Tick
@@ -343,6 +354,8 @@ def _instant(event: Event) -> int | None:
     """The time of *event*, and None if that, or a time inside, cannot be worked with."""
     if type(event) is ClockStep and not _EARLIEST_MS <= event.origin <= _LATEST_MS:  # NaN neither
         return None
+    if type(event) is Missed and not _EARLIEST_MS <= event.due <= _LATEST_MS:
+        return None
     return micros(event.t) if _EARLIEST_MS <= event.t <= _LATEST_MS else None
 
 
@@ -370,6 +383,8 @@ def header_of(number: int, line: bytes) -> Header:
         raise TraceError(number, f'dst policy "{header.dst}" is not known here; "first" is the one there is')
     if header.store not in {"fresh", "unknown"}:
         raise TraceError(number, f'store must be "fresh" or "unknown", not "{header.store}"')
+    if header.first_due not in {"minute", "after"}:
+        raise TraceError(number, f'first_due must be "minute" or "after", not "{header.first_due[:80]}"')
     for name in _DELTAS:
         if not 0 <= getattr(header, name) < 1e15:
             raise TraceError(number, f"{name} must be a number of milliseconds, not {getattr(header, name)}")

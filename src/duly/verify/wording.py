@@ -97,6 +97,12 @@ class Wording:
             f"within {seconds(bound_us)}"
         )
 
+    def declared(self, task_id: str, due_us: int) -> str:
+        """L1, by the scheduler's own word."""
+        return (
+            f"{task_id!r} was due at {self.time(due_us)}, and the scheduler itself says that it did not run"
+        )
+
     def _cause(self, worlds: Worlds, onset_us: int) -> str:
         world = worlds[0]
         if world.interrupted:

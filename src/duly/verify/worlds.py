@@ -24,6 +24,8 @@ class Config(msgspec.Struct, frozen=True, gc=False, eq=False):
     cron: str
     delay_us: int
     dues: Dues
+    is_first_after: bool = False
+    """Whether the first due comes after the registration, and never in the minute before it."""
 
 
 class World(msgspec.Struct, frozen=True, gc=False):
@@ -103,6 +105,13 @@ def cut_off(world: World) -> World:
     return msgspec.structs.replace(world, interrupted=True, retry_us=NEVER_US)
 
 
+def passed_over(world: World, due_us: int) -> World:
+    """After the scheduler has said that it did not run what was due at *due_us*."""
+    if world.config is None or world.next_us > due_us:
+        return world
+    return msgspec.structs.replace(world, next_us=world.config.dues.after(due_us))
+
+
 # --- lists ---
 
 
@@ -110,7 +119,8 @@ def listed(world: World, config: Config, commit_us: int, position: int, zone: tz
     """After a list with the task in it took effect at *commit_us*: preserved, or fresh."""
     if world.config is config:
         return moored(world, commit_us)
-    next_us = config.dues.after(minute_start_us(commit_us, zone) - 1)
+    since_us = commit_us if config.is_first_after else minute_start_us(commit_us, zone) - 1
+    next_us = config.dues.after(since_us)
     return World(config, next_us, interrupted=world.interrupted, fresh_at=position)
 
 

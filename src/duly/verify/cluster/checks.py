@@ -3,8 +3,9 @@
 Each check is its own sentence and uses no more than it needs. None of them knows the dues of a task.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, islice, pairwise
 from typing import NamedTuple
 
 from duly.verify.cluster.lives import (
@@ -22,6 +23,9 @@ from duly.verify.objections import Objections
 from duly.verify.trace import Position, RunStart
 from duly.verify.wording import seconds
 
+_MOST_FREE = 1_000
+"""Shards that nobody ever took are all alike: so many of them stand for a million that a header may name."""
+
 
 class Checks:
     """Looks at one cluster."""
@@ -38,13 +42,19 @@ class Checks:
             if not each.is_stopped
         ]
         """When members became able to hold shards, and when they were not any more without saying so."""
+        told = (each for each in whole.editions if each.is_told)
+        self._told = sorted(told, key=lambda each: each.position.at_us)
+        self._newest = list(accumulate(self._told, _newer))
+        """Of each in *_told* and those before it the newest."""
 
     def run(self) -> None:
         """Make all of them."""
         for shard, tenures in sorted(self._whole.tenures.items()):
             self._look_at_terms(shard, tenures)
-        for shard in range(self._whole.shards):
-            self._look_at_gaps(shard, self._whole.tenures.get(shard, []))
+        taken = self._whole.tenures
+        free = (shard for shard in range(self._whole.shards) if shard not in taken)
+        for shard in (*(each for each in taken if each < self._whole.shards), *islice(free, _MOST_FREE)):
+            self._look_at_gaps(shard, taken.get(shard, []))
         for task, runs in self._whole.runs.items():
             for run in runs:
                 if not run.is_from_before:
@@ -190,9 +200,9 @@ class Checks:
         """The time in which *activity*'s member could have taken the shard in the *gap*."""
         last_us = activity.to_us if activity.to_us is not None else activity.life.last.at_us
         from_us, to_us = max(gap.from_us, activity.from_us), min(gap.to_us, last_us)
-        told = [each for each in self._whole.editions if each.is_told and each.position.at_us < to_us]
+        told = bisect_left(self._told, to_us, key=lambda each: each.position.at_us)
         if told:
-            newest = max(told, key=lambda each: (each.key, each.position.at_us))
+            newest = self._newest[told - 1]
             from_us = max(from_us, newest.position.at_us)
             if newest.regs != activity.regs:
                 return to_us, to_us
@@ -296,6 +306,10 @@ def _unheard_until_us(life: Life, at_us: int) -> int:
 def _newest(editions: Sequence[Published], at_us: int) -> Published | None:
     told = [each for each in editions if each.is_told and each.position.at_us < at_us]
     return max(told, default=None, key=lambda each: each.number)
+
+
+def _newer(one: Published, other: Published) -> Published:
+    return max(one, other, key=lambda each: (each.key, each.position.at_us))
 
 
 def _is_before(tenure: Tenure, run: Run) -> bool:

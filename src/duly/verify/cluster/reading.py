@@ -113,6 +113,8 @@ class _Reader:
         self._life: Life | None = None
         self._activity: Activity | None = None
         self._trace = trace
+        if not trace.header.member:
+            raise TraceError(first_line, "this trace is of no member of a cluster; verify it by itself")
         tz = trace.header.tz
         known = lists.setdefault(tz, Lists(zone_of(tz)))  # dues are worked out once, not for each member
         self.recording = Recording(trace.header, Judge(trace.header, lists=known), first_line)

@@ -336,8 +336,6 @@ def _check_agreement(recordings: Sequence[Recording]) -> None:
     first = recordings[0].header
     for recording in recordings:
         header, line = recording.header, recording.first_line
-        if not header.member:
-            raise TraceError(line, "this trace is of no member of a cluster; verify it by itself")
         if header.tz != first.tz:
             reason = f'member "{header.member}" has the zone {header.tz}, and "{first.member}" {first.tz}'
             raise TraceError(line, f"{reason}: are they of one cluster?")

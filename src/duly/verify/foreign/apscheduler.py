@@ -3,8 +3,12 @@
 A listener hears of a run when it is submitted to an executor, which is the nearest to its start that
 APScheduler tells, and of its end when the executor reports that. Jobs are recorded if their trigger means
 exactly what a five-field cron text means; every other one is left out and named in the log. Pausing is
-recorded as an `initialize` that failed, since that, too, ends all starting and forgets nothing. It must never
-harm the scheduler: it changes nothing there, and when it cannot write, it says so and goes on.
+recorded as an `initialize` that failed, since that, too, ends all starting and forgets nothing. What
+APScheduler itself declares missed is recorded as that. It must never harm the scheduler: it changes nothing
+there, and when it cannot write, it says so and goes on.
+
+A heartbeat in a thread of its own dates the silence: a scheduler that hangs tells its listeners nothing, and
+without a heartbeat the time in which it ran nothing would not be in the trace.
 """
 
 import logging
@@ -28,13 +32,28 @@ from duly.verify.dues import CronTextError, Dues
 from duly.verify.foreign.table import NO_RETRY_MS
 from duly.verify.foreign.triggers import NotCronError, cron_text_of
 from duly.verify.origin import header_for, zone_name
-from duly.verify.trace import ClockStep, End, InitEnd, InitStart, RunEnd, RunStart, StopEnd, StopStart, Tick
+from duly.verify.trace import (
+    ClockStep,
+    End,
+    InitEnd,
+    InitStart,
+    Missed,
+    RunEnd,
+    RunStart,
+    StopEnd,
+    StopStart,
+    Tick,
+)
 from duly.verify.writer import Carried, TraceWriter
 
 _log = logging.getLogger("duly.verify")
 
 _SETTLING_MS = 1000
 """Changes of the jobs within this time are written as one list."""
+
+_DELTA_MS = 30_000
+"""How late a start may be. Less than a minute: APScheduler starts nothing for two dues at once, so the start
+of one minute must not be taken for a late answer to the minute before."""
 
 _STATE_RUNNING = 1
 
@@ -43,22 +62,13 @@ Key = tuple[str, datetime]
 """A run as APScheduler tells it apart: the job's id, and the time for which it was scheduled."""
 
 
-class Missed(msgspec.Struct, tag_field="ev", tag="Missed", kw_only=True):
-    """A run that was recorded as started, and was then given up before its callback was called.
-
-    No checker knows this event, and that is its purpose: the trace cannot be better than inconclusive.
-    """
-
-    t: float
-    id: str
-    run: int
-
-
 class APSchedulerRecorder:
     """Records an APScheduler 3 scheduler into a trace file.
 
     *crons* gives the cron text of jobs, by id; it is taken at its word, and their triggers are not asked.
-    *clock* is the clock that the scheduler reads, the host's unless it was replaced.
+    *clock* is the clock that the scheduler reads, the host's unless it was replaced. *tick_s* is the interval
+    of the heartbeat; None turns it off. Only whoever moves a *clock* of their own knows when its time passes,
+    so there is no heartbeat then: call `tick` instead.
     """
 
     def __init__(
@@ -68,6 +78,7 @@ class APSchedulerRecorder:
         *,
         clock: Clock | None = None,
         proc: str | None = None,
+        tick_s: float | None = 5.0,
     ) -> None:
         self._path = path
         self._crons = dict(crons or {})
@@ -75,6 +86,9 @@ class APSchedulerRecorder:
             _check(job_id, text)
         self._clock = clock
         self._proc = proc or uuid.uuid4().hex[:8]  # noqa: TID251 (which process this is)
+        self._tick_s = tick_s if clock is None else None
+        self._heartbeat: threading.Thread | None = None
+        self._closing = threading.Event()
         self._scheduler: Any = None
         self._ledger: _Ledger | None = None
         self._zone: tzinfo = UTC
@@ -90,6 +104,8 @@ class APSchedulerRecorder:
         header = msgspec.structs.replace(
             header_for(self._zone, "unknown", 0, is_durable=False),
             impl=f"APScheduler {version('apscheduler')}",
+            first_due="after",
+            delta_ms=_DELTA_MS,
         )
         self._scheduler = scheduler
         self._ledger = _Ledger(self._path, header, self._proc, self._clock)
@@ -97,9 +113,29 @@ class APSchedulerRecorder:
         scheduler.add_listener(self._hear, sum(self._hearing))
         if scheduler.state == _STATE_RUNNING:
             self._on_started(None)
+        if self._tick_s is not None:
+            arguments = (self._ledger, self._tick_s)
+            self._heartbeat = threading.Thread(
+                target=self._beat, args=arguments, name="duly-recorder", daemon=True
+            )
+            self._heartbeat.start()
+
+    def tick(self) -> None:
+        """Record that time has passed."""
+        if self._ledger is not None:
+            self._ledger.tick()
+
+    def _beat(self, ledger: "_Ledger", tick_s: float) -> None:
+        while not self._closing.wait(tick_s):
+            ledger.tick()
 
     def close(self) -> None:
         """End the recording. The scheduler is not touched."""
+        self._closing.set()
+        if (
+            self._heartbeat is not None
+        ):  # it takes no lock but the ledger's, so that this cannot wait for ever
+            self._heartbeat.join()
         if self._ledger is not None:
             self._scheduler.remove_listener(self._hear)
             self._ledger.close()
@@ -272,7 +308,7 @@ class _Ledger:
                     self._start(key, now_us)
 
     def finish(self, key: Key, *, ok: bool | None) -> None:
-        """A run has ended, well or not, or (None) was given up without being called."""
+        """A run has ended, well or not, or (None) APScheduler has declared it missed: it was never called."""
         with self._lock:
             if key not in self._submitted:
                 # An executor's thread may be done before the scheduler's has told of the submission.
@@ -281,7 +317,7 @@ class _Ledger:
             self._finish(key, self._settled_us(), ok=ok)
 
     def tick(self) -> None:
-        """Something happened that no event of a trace is for."""
+        """Record that time has passed."""
         with self._lock:
             self._write(Tick, self._settled_us())
 
@@ -300,21 +336,11 @@ class _Ledger:
         run = self._submitted[key]
         if ok is None:
             del self._submitted[key]
-            if run is not None:
-                self._take_back(key[0], run, now_us)
+            self._write(Missed, now_us, id=key[0], due=milliseconds(instant_of(key[1])), run=run)
             return
         run = self._start(key, now_us) if run is None else run
         del self._submitted[key]
         self._write(RunEnd, now_us, id=key[0], run=run, ok=ok)
-
-    def _take_back(self, job_id: str, run: int, now_us: int) -> None:
-        self._put(Missed(t=milliseconds(now_us), id=job_id, run=run))
-        self._write(RunEnd, now_us, id=job_id, run=run, ok=True)
-        _log.warning(
-            'job "%s" was recorded as started and then not called (it waited longer than its '
-            "misfire_grace_time); the trace cannot be better than inconclusive",
-            job_id,
-        )
 
     def _before_change(self, *, is_change: bool) -> None:
         """Note the time of a change; lists that have settled are written first."""

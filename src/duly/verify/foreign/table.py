@@ -97,7 +97,7 @@ def lines_from_csv(
         raise CsvError("--until", None, "it lies before the first moment to be judged; choose a later time")
     in_sight = _within(all_runs, since_ms, until_ms)
     in_flight = [(run.task, run.number) for run in in_sight if run.start_ms < since_ms]
-    header = Header(v=VERSION, tz=zone, store="unknown", impl="csv", running=in_flight)
+    header = Header(v=VERSION, tz=zone, store="unknown", impl="csv", running=in_flight, first_due="after")
     opening: list[Event] = [InitStart(t=since_ms, call=1, regs=regs), InitEnd(t=since_ms, call=1, ok=True)]
     events = opening + _events(in_sight, since_ms, until_ms)
     horizon_ms = events[-1].t if until_ms is None else until_ms

@@ -36,6 +36,7 @@ from duly.verify.trace import (
     Header,
     InitEnd,
     InitStart,
+    Missed,
     Position,
     RunEnd,
     RunStart,
@@ -116,14 +117,8 @@ class Chronicle:
             item = item._replace(at_us=self.now_us)
         self._reach(item.at_us)
         match event:
-            case RunStart(id=self.task_id):
-                self._run_begins(item, event)
-            case RunEnd(id=self.task_id):
-                self._run_ends(item, event)
-            case RunStart():
-                self._others.add((event.id, event.run))
-            case RunEnd():
-                self._others.discard((event.id, event.run))
+            case RunStart() | RunEnd() | Missed():
+                self._on_run(item, event)
             case InitStart():
                 self._init_begins(item, event)
             case InitEnd():
@@ -132,6 +127,19 @@ class Chronicle:
                 self._crash(item)
             case StopStart() | StopEnd():
                 self._tell(item)
+
+    def _on_run(self, item: Position, event: RunStart | RunEnd | Missed) -> None:
+        match event:
+            case RunStart(id=self.task_id):
+                self._run_begins(item, event)
+            case RunEnd(id=self.task_id):
+                self._run_ends(item, event)
+            case Missed(id=self.task_id):
+                self._run_is_given_up(item, event)
+            case RunStart():
+                self._others.add((event.id, event.run))
+            case RunEnd() | Missed():
+                self._others.discard((event.id, event.run))
 
     def _tell(self, item: Position) -> None:
         """Let the judge know, and learn what follows."""
@@ -385,6 +393,12 @@ class Chronicle:
             run.ending, run.ended_us = Ending.OK if event.ok else Ending.FAILED, item.at_us
             if not event.ok:
                 self._failed_us = item.at_us
+        self._tell(item)
+
+    def _run_is_given_up(self, item: Position, event: Missed) -> None:
+        """A due did not run; a start that was recorded for it was never called."""
+        run = self.in_flight.pop(event.run, None) if event.run is not None else None
+        self.runs = [each for each in self.runs if each is not run]
         self._tell(item)
 
 

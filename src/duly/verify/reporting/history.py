@@ -20,6 +20,7 @@ from duly.verify.trace import (
     Fault,
     InitEnd,
     InitStart,
+    Missed,
     Position,
     RunEnd,
     RunStart,
@@ -185,6 +186,8 @@ class History:
                 yield from self._stop_ends(line, at_us, event)
             case Crash():
                 yield from self._crash(line, at_us, "crash")
+            case Missed() if event.run is not None and self._admits(event.id):
+                self._taken(event.id, event.run)  # it was never called
             case ClockStep():
                 words = f"clock set from {instant_text(micros(event.origin), self._zone)}"
                 yield Stretch(Kind.STEP, None, at_us, at_us, line, line, words)

@@ -7,7 +7,7 @@ by the clock of the board, also where it is wrong. The order of tenures, and how
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, zip_longest
 
 from duly.verify.cluster.lives import Ending, Life, Run, Tenure
 from duly.verify.cluster.whole import Whole
@@ -193,7 +193,7 @@ class Holding:
         """From when to when a task was in the newest list, with which cron text."""
         found: list[Registration] = []
         editions = self.whole.editions
-        for edition, following in zip(editions, (*editions[1:], None), strict=True):
+        for edition, following in zip_longest(editions, editions[1:]):  # there may be none at all
             from_us = edition.position.at_us
             to_us = following.position.at_us if following is not None else self.whole.horizon_us
             cron, _ = edition.regs.get(task, ("", 0.0))

@@ -152,6 +152,8 @@ def _property(report: Report, name: str) -> str:
 def _account(report: Report) -> Iterator[str]:
     if report.account is not None:
         yield "<h2>Dues and runs</h2>"
+        if not report.account.refused:
+            yield f"<p><strong>{safe(report.account.headline())}</strong></p>"
         yield from (f"<p>{safe(sentence)}</p>" for sentence in report.account.sentences())
 
 

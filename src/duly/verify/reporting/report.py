@@ -28,6 +28,7 @@ from duly.verify.trace import (
     InitEnd,
     InitStart,
     Lost,
+    Missed,
     Position,
     RunEnd,
     RunStart,
@@ -37,6 +38,7 @@ from duly.verify.trace import (
     micros,
     zone_of,
 )
+from duly.verify.worlds import LONG_AGO_US
 
 MOST_SHOWN = 10
 """Violations of one property, and faults of the trace, that are told in full."""
@@ -194,6 +196,8 @@ class Report:
 
 def instant_text(at_us: int, zone: tzinfo) -> str:
     """An instant as the clocks of *zone* show it, with its offset."""
+    if at_us <= LONG_AGO_US:  # a run that was in flight where the trace begins
+        return "before the trace"
     precision = (
         "seconds" if at_us % 1_000_000 == 0 else "milliseconds" if at_us % 1000 == 0 else "microseconds"
     )
@@ -208,6 +212,8 @@ def event_text(event: Event, zone: tzinfo) -> str:
             return f"{name} {task}{_run(run)}"
         case RunEnd(id=task, run=run, ok=ok):
             return f"{name} {task}{_run(run)}: {'succeeded' if ok else 'failed'}"
+        case Missed(id=task, due=due):
+            return f"{name} {task}, due {instant_text(micros(due), zone)}"
         case InitStart(call=call, regs=regs):
             return f"{name} call {call}, {counted(len(regs), 'task')}"
         case InitEnd(call=call, ok=ok, void=void) | StopEnd(call=call, ok=ok, void=void):
@@ -333,6 +339,8 @@ def summary(report: Report) -> str:
 
 def text_lines(report: Report) -> Iterator[Line]:
     """The whole report for people."""
+    if report.account is not None and not report.account.refused:
+        yield (Piece(report.account.headline(), Role.STRONG),)
     yield from _properties(report)
     for finding in report.shown:
         yield ()
@@ -429,7 +437,8 @@ def as_dict(report: Report) -> dict[str, Any]:
     - faults: at most a hundred: file, line, reason, unknown_event; fault_count: how many there are
     - caveats: why the verdict says less than it could, as sentences
     - targets: null, or how the dues and the runs could be matched: targets, matched, excused (by reason),
-      missed (sentences), runs, causes (how many runs for each), unaccounted (sentences), refused (or empty)
+      missed (at most a hundred sentences), runs, causes (how many runs for each), unaccounted (sentences),
+      refused (or empty), dues (how many were owed a run: ran, lost and cut_off together), ran, lost, cut_off
     """
     outcome, header = report.outcome, report.header
     return {
@@ -509,4 +518,4 @@ def _place_dict(report: Report, line: int) -> dict[str, Any]:
 
 
 def _moment(at_us: int | None, zone: tzinfo) -> str | None:
-    return None if at_us is None else face_at(at_us, zone).isoformat()
+    return None if at_us is None or at_us <= LONG_AGO_US else face_at(at_us, zone).isoformat()

@@ -18,6 +18,7 @@ from duly.verify.reporting.history import History, Kind, Registration, Stretch, 
 from duly.verify.reporting.members import Biography, Members
 from duly.verify.reporting.report import Finding, Report
 from duly.verify.trace import Edition, InitEnd, RunEnd, RunStart, Taken, Trace, micros
+from duly.verify.worlds import LONG_AGO_US
 
 MOST_LANES = 40
 MOST_STRETCHES = 3_000
@@ -250,6 +251,7 @@ def zoom(report: Report, finding: Finding) -> Picture:
     """
     is_near = [not isinstance(each.event, _FAR) or finding.task is None for each in finding.evidence]
     times = [finding.at_us, *(each.at_us for each in compress(finding.evidence, is_near))]
+    times = [each for each in times if each > LONG_AGO_US]
     if finding.is_liveness:
         times.append(finding.at_us + micros(report.header.delta_ms))
     margin_us = max(_MARGIN_US, (max(times) - min(times)) // 4)

@@ -4,17 +4,36 @@ Of a cluster it knows only who lost something: a run in a shard that its member 
 """
 
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from duly.verify.trace import (
+    ClockStep,
+    Crash,
+    Edition,
+    End,
+    Event,
+    Header,
+    InitEnd,
+    InitStart,
+    Lost,
+    Missed,
+    Reachable,
+    RunEnd,
+    RunStart,
+    StopEnd,
+    StopStart,
+    Unreachable,
+)
 
 SKEW_MS = 500.0
 """By how much the clocks of members may differ."""
 FOREVER_MS = float("inf")
 
-Line = dict[str, Any]
+Regs = list[tuple[str, str, float]]
 
 
 class Stretch(NamedTuple):
@@ -36,6 +55,8 @@ class Run:
     end_ms: float | None = None
     is_ok: bool = False
     cut_ms: float | None = None
+    is_taken_back: bool = False
+    """Whether its callback was never called."""
 
     @property
     def over_ms(self) -> float:
@@ -49,9 +70,10 @@ class Run:
 class Life:
     """One process: when it gave signs, when it was up, when it was in trouble."""
 
-    header: Line
+    header: Header
     signs_ms: list[float] = field(default_factory=list)
-    flying: list[Run] = field(default_factory=list)
+    flying: dict[str, list[Run]] = field(default_factory=dict)
+    """Its runs in flight, by task."""
     up: list[list[float]] = field(default_factory=list)
     away: list[list[float]] = field(default_factory=list)
     losses_ms: list[float] = field(default_factory=list)
@@ -61,7 +83,7 @@ class Life:
 
     def trouble(self, failover_ms: float) -> Iterator[Stretch]:
         """The times in which others had to find out that it was gone, or could not find out."""
-        tick_ms = self.header.get("tick_ms", 0)
+        tick_ms = self.header.tick_ms
         last_ms = self.signs_ms[-1]
         if not self.is_over:
             yield Stretch(last_ms, last_ms + tick_ms + failover_ms, "failover")
@@ -79,41 +101,66 @@ class Life:
         if self.signs_ms[-1] <= at_ms:
             return not self.is_over
         awake_ms = self.signs_ms[bisect_right(self.signs_ms, at_ms)]
-        if any(from_ms <= at_ms <= to_ms for from_ms, to_ms in self.away):
-            return True
-        return any(at_ms <= loss_ms <= awake_ms + SKEW_MS for loss_ms in self.losses_ms)
+        return self.is_away(at_ms, at_ms) or self.is_loss_within(at_ms, awake_ms + SKEW_MS)
+
+    def is_away(self, from_ms: float, to_ms: float) -> bool:
+        """Whether the database was away at any time from *from_ms* to *to_ms*."""
+        at = bisect_right(self.away, to_ms, key=lambda span: span[0]) - 1
+        return at >= 0 and self.away[at][1] >= from_ms
+
+    def is_loss_within(self, from_ms: float, to_ms: float) -> bool:
+        """Whether it lost something, or stopped, from *from_ms* to *to_ms*."""
+        at = bisect_left(self.losses_ms, from_ms)
+        return at < len(self.losses_ms) and self.losses_ms[at] <= to_ms
 
 
 class History:
     """What the lines tell."""
 
     def __init__(self) -> None:
-        self.headers: list[Line] = []
+        self.headers: list[Header] = []
         self.lives: list[Life] = []
+        self.events = 0
         self.runs: dict[str, list[Run]] = defaultdict(list)
-        self.editions: list[tuple[float, list[Any]]] = []
-        self.lists: list[tuple[float, list[Any]]] = []
+        self.begun_before: dict[str, list[Run]] = defaultdict(list)
+        """Runs that were in flight where the trace begins."""
+        self.declared_ms: dict[str, set[float]] = defaultdict(set)
+        """The dues of each task of which the scheduler itself says that they did not run."""
+        self.editions: list[tuple[float, Regs]] = []
+        self.lists: list[tuple[float, Regs]] = []
         self.is_clock_set = False
+        self._running: list[tuple[str, int]] = []
         self._life: Life | None = None
         self._proc: str | None = None
-        self._inits: dict[int, tuple[float, list[Any]]] = {}
+        self._inits: dict[int, tuple[float, Regs]] = {}
 
-    def take(self, line: Line) -> None:
-        """Take the next line."""
-        if line["ev"] == "Header":
-            follows = line.get("follows") and self.headers
-            if follows and self.headers[-1].get("member") == line.get("member"):
-                return
-            self._end_life(is_dead=False)
-            self.headers.append(line)
+    def begin(self, header: Header) -> None:
+        """Take a header: another file begins."""
+        if header.follows and self.headers and self.headers[-1].member == header.member:
             return
-        proc = line.get("proc", self._proc)
+        self._end_life(is_dead=False)
+        self.headers.append(header)
+        self._running = header.running
+
+    def take(self, event: Event) -> None:
+        """Take the next event."""
+        self.events += 1
+        proc = event.proc if event.proc is not None else self._proc
         if self._life is None or proc != self._proc:
             self._end_life(is_dead=True)
             self._life, self._proc = Life(self.headers[-1]), proc
             self.lives.append(self._life)
-        self._life.signs_ms.append(line["t"])
-        self._on_event(self._life, line, line["t"])
+            self._take_over(self._life)
+        self._life.signs_ms.append(event.t)
+        self._on_event(self._life, event)
+
+    def _take_over(self, life: Life) -> None:
+        """What was in flight where a trace begins is run by its first process."""
+        for task, number in self._running:
+            run = Run(task, life, -FOREVER_MS, number)
+            life.flying.setdefault(task, []).append(run)
+            self.begun_before[task].append(run)
+        self._running = []
 
     def close(self) -> None:
         """There are no more."""
@@ -125,69 +172,90 @@ class History:
             last_ms = life.signs_ms[-1]
             life.is_dead = is_dead and not life.is_over
             if is_dead:
-                for run in life.flying:
-                    run.cut_ms = run.cut_ms or last_ms
+                for runs in life.flying.values():
+                    for run in runs:
+                        run.cut_ms = last_ms if run.cut_ms is None else run.cut_ms
             for spans in (life.up, life.away):
                 if spans and spans[-1][1] == FOREVER_MS:
                     spans[-1][1] = last_ms
+            # A clock that is set back by less than the skew leaves these a little out of order.
+            life.losses_ms.sort()
         self._life, self._proc = None, None
         self._inits.clear()
 
-    def _on_event(self, life: Life, line: Line, at_ms: float) -> None:
-        match line["ev"]:
-            case "InitStart":
-                self._inits[line["call"]] = (at_ms, line["regs"])
-            case "InitEnd" if line["ok"]:
+    def _on_event(self, life: Life, event: Event) -> None:
+        at_ms = event.t
+        match event:
+            case InitStart():
+                self._inits[event.call] = (at_ms, event.regs)
+            case InitEnd() if event.ok:
                 life.is_over = False
                 _open(life.up, at_ms)
-                self.lists.append(self._inits.pop(line["call"]))
-            case "StopStart":
+                if event.call in self._inits:
+                    self.lists.append(self._inits.pop(event.call))
+            case StopStart():
                 _shut(life.up, at_ms)
                 life.losses_ms.append(at_ms)
-            case "StopEnd":
-                if line.get("void"):
+            case StopEnd():
+                if event.void:
                     _open(life.up, at_ms)
-                life.is_over = not line.get("void")
-            case "End":
+                life.is_over = not event.void
+            case End():
                 life.is_over = True
-            case "Crash":
+            case Crash():
                 self._end_life(is_dead=True)
-            case "ClockStep":
-                self.is_clock_set |= abs(line["from"] - at_ms) > SKEW_MS
-            case "RunStart" | "RunEnd":
-                self._on_run(life, line, at_ms)
+            case ClockStep():
+                self.is_clock_set |= abs(event.origin - at_ms) > SKEW_MS
+            case RunStart() | RunEnd() | Missed():
+                self._on_run(life, event)
             case _:
-                self._on_cluster_event(life, line, at_ms)
+                self._on_cluster_event(life, event)
 
-    def _on_cluster_event(self, life: Life, line: Line, at_ms: float) -> None:
-        match line["ev"]:
-            case "Edition":
-                self.editions.append((at_ms, line["regs"]))
-            case "Unreachable":
-                _open(life.away, at_ms)
-            case "Reachable":
-                _shut(life.away, at_ms)
-            case "Lost":
-                life.losses_ms.append(at_ms)
-                shards = life.header["shards"]
-                for run in life.flying:
-                    name = run.task.encode(errors="surrogatepass")
-                    if run.cut_ms is None and zlib.crc32(name) % shards == line["shard"]:
-                        run.cut_ms = at_ms
+    def _on_cluster_event(self, life: Life, event: Event) -> None:
+        match event:
+            case Edition():
+                self.editions.append((event.t, event.regs))
+            case Unreachable():
+                _open(life.away, event.t)
+            case Reachable():
+                _shut(life.away, event.t)
+            case Lost() if life.header.member:  # to others shards mean nothing
+                life.losses_ms.append(event.t)
+                for task, runs in life.flying.items():
+                    name = task.encode(errors="surrogatepass")
+                    if zlib.crc32(name) % life.header.shards == event.shard:
+                        for run in runs:
+                            run.cut_ms = event.t if run.cut_ms is None else run.cut_ms
+            case _:
+                pass
 
-    def _on_run(self, life: Life, line: Line, at_ms: float) -> None:
-        task, number = line["id"], line.get("run")
-        if line["ev"] == "RunStart":
-            run = Run(task, life, at_ms, number)
-            life.flying.append(run)
-            self.runs[task].append(run)
-            return
-        mine = (each for each in life.flying if each.task == task and number in {None, each.number})
-        ended = next(mine, None)
-        if ended is not None:
-            life.flying.remove(ended)
-            if ended.cut_ms is None:
-                ended.end_ms, ended.is_ok = at_ms, line["ok"]
+    def _on_run(self, life: Life, event: RunStart | RunEnd | Missed) -> None:
+        match event:
+            case RunStart():
+                run = Run(event.id, life, event.t, event.run)
+                life.flying.setdefault(event.id, []).append(run)
+                self.runs[event.id].append(run)
+            case RunEnd():
+                ended = _taken(life, event.id, event.run)
+                if ended is not None and ended.cut_ms is None:
+                    ended.end_ms, ended.is_ok = event.t, event.ok
+            case Missed():
+                self.declared_ms[event.id].add(event.due)
+                given_up = _taken(life, event.id, event.run) if event.run is not None else None
+                if given_up is not None:
+                    given_up.is_taken_back = True
+
+
+def _taken(life: Life, task: str, number: int | None) -> Run | None:
+    """The run of *task* with *number* that is in flight, taken out; the oldest if it has none."""
+    runs = life.flying.get(task, [])
+    for index, run in enumerate(runs):
+        if number is None or run.number == number:
+            del runs[index]
+            if not runs:
+                del life.flying[task]
+            return run
+    return None
 
 
 def _open(spans: list[list[float]], at_ms: float) -> None:
