@@ -270,7 +270,7 @@ def test_the_key_is_written_into_a_new_file(tmp_path: Path) -> None:
 
     async def scenario(rows: Rows) -> None:
         await rows.key(b"the first")
-        for name in ("", "-wal", "-shm", ".hold"):
+        for name in ("", "-wal", "-shm"):
             os.unlink(f"{tmp_path}/state.db{name}")  # noqa: PTH108 (files, not paths, in a coroutine)
         with pytest.raises(StoreError, match="deleted"):
             await rows.put([row(1)], [])

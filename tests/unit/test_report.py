@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 import pytest
 
 from duly.verify.properties import PROPERTIES, Outcome, Violation
+from duly.verify.reporting.as_json import as_dict
 from duly.verify.reporting.report import (
     MOST_SHOWN,
     Chain,
     Place,
     Report,
     Role,
-    as_dict,
     event_text,
     instant_text,
     text_lines,

@@ -33,9 +33,10 @@ from duly.verify.cluster import judged_together
 from duly.verify.foreign.table import CsvError, lines_from_csv
 from duly.verify.judge import judged
 from duly.verify.properties import Outcome
+from duly.verify.reporting.as_json import as_dict
 from duly.verify.reporting.cluster import cluster_pictures
 from duly.verify.reporting.page import page
-from duly.verify.reporting.report import Chain, Line, Report, Role, as_dict, text_lines
+from duly.verify.reporting.report import Chain, Line, Report, Role, text_lines
 from duly.verify.reporting.timeline import pictures
 from duly.verify.targets import accounted
 from duly.verify.trace import Header, TraceError, header_of

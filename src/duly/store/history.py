@@ -9,7 +9,7 @@ before something is visible is not decided here: whoever needs that waits for `s
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -18,6 +18,7 @@ from duly.clock import Clock, pause
 from duly.errors import StoreError
 from duly.events import Announcer, described
 from duly.instant import Instant
+from duly.store.row_queries import bare, ended_of, newest_of, next_id_of, results_of, started_between
 
 _FIRST_PAUSE_S = 1
 _LONGEST_PAUSE_S = 16
@@ -245,11 +246,11 @@ class History:
             service=service, timer=timer, before=before, limit=limit, with_output=with_output
         )
         known = {row.id: row for row in written} | waiting | self._runs
-        return _newest(known.values(), service, timer, before)[:limit]
+        return newest_of(known.values(), service, timer, before)[:limit]
 
     async def next_id(self, service: str, after: int) -> int | None:
         """The next run of a service after one; None if that is its newest."""
-        waiting = _next_id(self._waiting().values(), service, after)
+        waiting = next_id_of(self._waiting().values(), service, after)
         written = await self.rows.next_id(service, after)
         return min((one for one in (waiting, written) if one is not None), default=None)
 
@@ -260,20 +261,20 @@ class History:
         if not waiting and not self._runs:
             return written
         known = {row.id: row for row in written} | waiting | self._runs
-        return _between(known.values(), from_us, to_us)[:limit]
+        return started_between(known.values(), from_us, to_us)[:limit]
 
     async def trend(self, service: str, *, limit: int) -> list[RunRow]:
         """The newest runs of a service that have ended, newest first, without their output."""
         waiting = self._waiting()
         written = await self.rows.trend(service, limit=limit)
         known = {row.id: row for row in written} | waiting | self._runs
-        return _ended(known.values(), service)[:limit]
+        return ended_of(known.values(), service)[:limit]
 
     async def counts(self, since_us: Instant) -> dict[str | None, int]:
         """How many runs that started since then ended how; None for those that have not."""
         waiting = self._waiting()
         written = await self.rows.counts(since_us, list(waiting))
-        return dict(Counter(written) + Counter(_results(waiting.values(), since_us)))
+        return dict(Counter(written) + Counter(results_of(waiting.values(), since_us)))
 
     def _waiting(self) -> dict[int, RunRow]:
         """What a reader may not find: rows on their way to the store, and rows that wait."""
@@ -415,25 +416,25 @@ class MemoryRows:
         with_output: bool = True,
     ) -> list[RunRow]:
         """Runs, newest first."""
-        rows = _newest(self._runs.values(), service, timer, before)[:limit]
-        return rows if with_output else [_bare(row) for row in rows]
+        rows = newest_of(self._runs.values(), service, timer, before)[:limit]
+        return rows if with_output else [bare(row) for row in rows]
 
     async def next_id(self, service: str, after: int) -> int | None:
         """The next run of a service after one; None if that is its newest."""
-        return _next_id(self._runs.values(), service, after)
+        return next_id_of(self._runs.values(), service, after)
 
     async def runs_between(self, from_us: Instant, to_us: Instant, limit: int) -> list[RunRow]:
         """Runs that started then, or before and have not ended; newest first, without their output."""
-        return _between(self._runs.values(), from_us, to_us)[:limit]
+        return started_between(self._runs.values(), from_us, to_us)[:limit]
 
     async def trend(self, service: str, *, limit: int) -> list[RunRow]:
         """The newest runs of a service that have ended, newest first, without their output."""
-        return _ended(self._runs.values(), service)[:limit]
+        return ended_of(self._runs.values(), service)[:limit]
 
     async def counts(self, since_us: Instant, besides: Sequence[int] = ()) -> dict[str | None, int]:
         """How many runs that started since then ended how; None for those that have not."""
         counted = (row for row in self._runs.values() if row.id not in besides)
-        return dict(Counter(_results(counted, since_us)))
+        return dict(Counter(results_of(counted, since_us)))
 
     async def run(self, run_id: int) -> RunRow | None:
         """One run."""
@@ -458,7 +459,7 @@ class MemoryRows:
         """Forget what is too old or too much, but never the newest of each service that has ended."""
         kept = {row.id for row in (await self.last_ends()).values()}
         ages: Counter[str] = Counter()
-        for row in _newest(self._runs.values(), None, None, None):
+        for row in newest_of(self._runs.values(), None, None, None):
             ages[row.service] += 1
             is_old = row.ended_us is not None and max(row.started_us, row.ended_us) < oldest_us
             is_over = row.ended_us is not None and (is_old or ages[row.service] > runs)
@@ -469,42 +470,3 @@ class MemoryRows:
             ages[miss.timer] += 1
             if miss.at_us < oldest_us or ages[miss.timer] > runs:
                 self._misses.remove(miss)
-
-
-def _newest(
-    rows: Iterable[RunRow], service: str | None, timer: str | None, before: int | None
-) -> list[RunRow]:
-    """Those of a service or timer (None: of all) with an id below *before*, newest first."""
-    chosen = (
-        row
-        for row in rows
-        if service in {None, row.service}
-        and timer in {None, row.timer}
-        and (before is None or row.id < before)
-    )
-    return sorted(chosen, key=lambda row: -row.id)
-
-
-def _next_id(rows: Iterable[RunRow], service: str, after: int) -> int | None:
-    return min((row.id for row in rows if row.service == service and row.id > after), default=None)
-
-
-def _between(rows: Iterable[RunRow], from_us: Instant, to_us: Instant) -> list[RunRow]:
-    chosen = (
-        row for row in rows if row.started_us < to_us and (row.started_us >= from_us or row.ended_us is None)
-    )
-    return [_bare(row) for row in sorted(chosen, key=lambda row: (-row.started_us, -row.id))]
-
-
-def _ended(rows: Iterable[RunRow], service: str) -> list[RunRow]:
-    chosen = (row for row in rows if row.service == service and row.ended_us is not None)
-    return [_bare(row) for row in sorted(chosen, key=lambda row: -row.id)]
-
-
-def _results(rows: Iterable[RunRow], since_us: Instant) -> list[str | None]:
-    return [row.result for row in rows if row.started_us >= since_us]
-
-
-def _bare(row: RunRow) -> RunRow:
-    """The row without its output."""
-    return msgspec.structs.replace(row, output="") if row.output else row

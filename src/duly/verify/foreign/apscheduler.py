@@ -399,7 +399,7 @@ class _Ledger:
 
     def _put(self, event: Any) -> None:
         try:
-            self._writer.write(event)
+            is_well = self._writer.write(event)
         except OSError as error:
             if not self._is_complained_of:
                 tell_operator(
@@ -407,7 +407,7 @@ class _Ledger:
                 )
             self._is_complained_of = True
         else:
-            self._is_complained_of = False
+            self._is_complained_of &= not is_well
 
     def _carried(self) -> Carried | None:
         """What a new file has to begin with."""
