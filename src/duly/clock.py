@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from duly.background import Background
 from duly.instant import MINUTE_US, SECOND_US, Instant, datetime_at, instant_of
 
 _MINUTE = timedelta(minutes=1)
@@ -140,31 +141,45 @@ class WatchedClock:
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
         """Report steps back to *watcher*."""
-        task = asyncio.get_running_loop().create_task(self._look(watcher))
+        watch = _PlainWatch(self._clock, watcher)
 
         def end() -> None:
-            task.cancel()
+            watch.looking.end()
 
         return end
 
-    async def _look(self, watcher: Watcher) -> None:
-        wall_us = instant_of(self.now())
+
+class _PlainWatch:
+    """Looks at a user's clock once a minute. What it showed last is kept when the task is restarted."""
+
+    def __init__(self, clock: Clock, watcher: Watcher) -> None:
+        self._clock = clock
+        self._watcher = watcher
+        self._wall_us = instant_of(clock.now())
+        self.looking = Background(self._look_on, name="duly clock")
+        self.looking.start()
+
+    async def _look_on(self) -> None:
         while True:
-            minute = datetime_at(wall_us - wall_us % MINUTE_US + MINUTE_US, UTC)
+            before_us, self._wall_us = self._wall_us, instant_of(self._clock.now())
+            if self._wall_us < before_us - NOTICEABLE_US:
+                self._watcher(Step(before_us, self._wall_us))
+            minute = datetime_at(self._wall_us - self._wall_us % MINUTE_US + MINUTE_US, UTC)
             await sleep_until_or(self._clock, minute, 60)
-            now_us = instant_of(self.now())
-            if now_us < wall_us - NOTICEABLE_US:
-                watcher(Step(wall_us, now_us))
-            wall_us = now_us
 
 
 async def sleep_until_or(clock: Clock, moment: datetime, most_s: float) -> None:
-    """Sleep until *moment*, or at most *most_s* of loop time, in case the clock is set back meanwhile."""
+    """Sleep until *moment*, or at most *most_s* of loop time, in case the clock is set back meanwhile.
+
+    Raises what the clock raises if it cannot sleep.
+    """
     sleeping = asyncio.ensure_future(clock.sleep_until(moment))
     try:
-        await asyncio.wait([sleeping], timeout=most_s)
+        done, _ = await asyncio.wait([sleeping], timeout=most_s)
     finally:
         sleeping.cancel()
+    if done:
+        sleeping.result()
 
 
 async def pause(clock: Clock, seconds: float) -> None:

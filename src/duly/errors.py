@@ -12,6 +12,8 @@ __all__ = [
     "CronCalculationError",
     "CronExpressionInvalidError",
     "FieldParseError",
+    "ForeignEventLoopError",
+    "ForkedSchedulerError",
     "InvalidCronExpressionError",
     "InvalidRegistrationError",
     "NegativeRetryDelayError",
@@ -254,4 +256,25 @@ class StoreInUseError(SchedulerError):
         super().__init__(
             f"Store {store} is in use by another scheduler ({holder}); stop that one first",
             {"store": store, "holder": holder},
+        )
+
+
+class ForeignEventLoopError(SchedulerError):
+    """`initialize` or `stop` was called on another event loop than the one the scheduler works in."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this scheduler belongs to another event loop; call it from there, or from another thread with"
+            " asyncio.run_coroutine_threadsafe(scheduler.stop(), loop)"
+        )
+
+
+class ForkedSchedulerError(SchedulerError):
+    """A scheduler was used in a forked child of the process it works in."""
+
+    def __init__(self, *, owner: int, child: int) -> None:
+        super().__init__(
+            f"this scheduler belongs to process {owner}, and this is its forked child {child};"
+            " a child needs a scheduler and a store of its own",
+            {"owner": owner, "child": child},
         )

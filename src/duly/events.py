@@ -7,11 +7,14 @@ user's listeners, then to the stdlib logger `duly`. An event that nobody would s
 
 import logging
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
+
+from duly.forks import process_id
 
 _logger = logging.getLogger("duly")
 
@@ -22,6 +25,7 @@ LEVELS: Mapping[str, int] = {
     "SchedulerReinitializationStarted": logging.DEBUG,
     "SchedulerStopRequested": logging.INFO,
     "SchedulerStopped": logging.INFO,
+    "SchedulerAborted": logging.WARNING,
     "TaskRunStarted": logging.INFO,
     "TaskRunCompleted": logging.INFO,
     "TaskRunFailed": logging.WARNING,
@@ -29,6 +33,9 @@ LEVELS: Mapping[str, int] = {
     "TaskRetryPreempted": logging.INFO,
     "PollStarted": logging.DEBUG,
     "PollCompleted": logging.DEBUG,
+    "PollFailed": logging.ERROR,
+    "PollRecovered": logging.INFO,
+    "PollerRestarted": logging.ERROR,
     "PollingStarted": logging.DEBUG,
     "PollingStopped": logging.DEBUG,
     "PollingStopRequested": logging.DEBUG,
@@ -110,6 +117,8 @@ class Announcer:
         self._listeners = tuple(listeners)
         self._choosy: dict[str, tuple[Listener, ...]] = {}
         self._now = now
+        self.pid: int | None = None
+        """The only process that tells, once there is one: a forked child has a copy of every listener."""
 
     def listen(self, listener: Listener, names: Iterable[str], /) -> None:
         """Tell *listener*, too, of the events with these *names*, and of no others."""
@@ -122,15 +131,22 @@ class Announcer:
 
     def announce(self, name: str, /, **fields: Any) -> None:
         """Tell that *name* happened just now."""
-        if not self.wants(name):
+        if not self.wants(name) or (self.pid is not None and self.pid != process_id()):
             return
-        event = Event(name, LEVELS[name], self._now(), fields)
+        event = Event(name, LEVELS[name], self._time(), fields)
         for listener in (*self._listeners, *self._choosy.get(name, ()), _log):
             try:
                 listener(event)
             except BaseException as error:
                 # Not even a listener that raises CancelledError may end the loop that tells it.
                 tell_operator(f"duly: listener {listener!r} failed on {name}: {described(error)}")
+
+    def _time(self) -> datetime:
+        try:
+            return self._now()
+        except Exception:
+            # A clock that fails must not keep anybody from hearing that it does.
+            return datetime.now(UTC)  # noqa: TID251 (the clock cannot say)
 
 
 def tell_operator(sentence: str) -> None:
@@ -180,3 +196,12 @@ def described(error: BaseException) -> str:
     except BaseException as failure:
         said = f"(its message raised {type(failure).__name__})"
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def where_raised(error: BaseException) -> str:
+    """Where an exception was raised: module, function and line, without the path of the file."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not frames:
+        return "unknown"
+    frame, line = frames[-1]
+    return f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}:{line}"

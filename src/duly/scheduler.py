@@ -7,28 +7,34 @@ and hands everything else to the poller. It decides nothing about tasks.
 import asyncio
 import contextvars
 import os
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta, tzinfo
 from enum import StrEnum
 from typing import Any, NoReturn
 
 import tzlocal
 
+from duly.background import RESTART_PAUSE_S, at_loop_shutdown, cancel
 from duly.clock import Clock, watchable
 from duly.cluster.clock import BoardClock
 from duly.cluster.custody import custody_of
 from duly.core.reconciliation import Reconciliation
 from duly.core.registration import Registration, validated
 from duly.core.task import Task
+from duly.engine.owner import Owner
 from duly.engine.telling import tell_outcome
 from duly.engine.turns import Turns
 from duly.errors import ScheduleTaskError, StopSchedulerError, StoreInUseError
 from duly.events import FAILED, STOPS_ALL_THE_SAME, TOOK_EFFECT, Announcer, Listener, described
+from duly.forks import end_if_forked, process_id
 from duly.instant import duration_us
 from duly.marks import mark
 from duly.store import Board, Store, store_for
 from duly.threads import outlasting_cancellation
+
+_RELEASE_S = 5.0
+"""How long the shutdown of an event loop waits for the store: a disk that never answers must not stop it."""
 
 
 class SchedulerState(StrEnum):
@@ -76,6 +82,10 @@ class Scheduler:
         )
         self._book, self._poller = self._custody.book, self._custody.poller
         self._state = SchedulerState.UNINITIALIZED
+        self._owner = Owner(self._is_at_rest)
+        self._is_orphaned = False
+        """The loop on which it was initialized was closed without a stop, and nothing was released yet."""
+        self._forget_shutdown: Callable[[], None] | None = None
         self._turns = Turns()
         self._stops_requested = 0
         self._is_stop_served = False
@@ -83,32 +93,87 @@ class Scheduler:
         self._runs_ended: asyncio.Task[None] | None = None
         self._initializing: asyncio.Task[None] | None = None
         self._stop_for_inside: asyncio.Task[None] | None = None
+        self._is_stopping_inside = False
+        """A callback has called `stop`, and that is not over yet."""
 
     @property
     def state(self) -> SchedulerState:
-        """Where the scheduler is in its life."""
+        """Where the scheduler is in its life. Raises ForkedSchedulerError."""
+        self._owner.check_process()
         return self._state
 
     def initialize(self, registrations: Sequence[Sequence[Any]]) -> Coroutine[Any, Any, None]:
         """Make *registrations* the tasks of this scheduler; the answer must be awaited.
 
         Each is (name, cron text, async callback, retry delay as a timedelta). A bad argument raises here and
-        now.
+        now. Raises ForkedSchedulerError, and when awaited ForeignEventLoopError.
         """
+        self._owner.check_process()
         return self._initialize(validated(registrations), self._turns.number())
 
     def stop(self) -> Coroutine[Any, Any, None]:
         """Start no more runs, wait for those in flight, record their results, let go of everything.
 
         From inside a callback it returns when all other runs have ended; the rest happens when the callback
-        has returned too.
+        has returned too. Raises ForkedSchedulerError, and when awaited ForeignEventLoopError.
         """
+        self._owner.check_process()
         return self._stop(self._turns.number())
+
+    # --- who may call ---
+
+    @contextmanager
+    def _called(self) -> Iterator[None]:
+        """Let one call do its work. Raises ForkedSchedulerError or ForeignEventLoopError."""
+        with self._owner.call() as was_orphaned:
+            if was_orphaned:
+                # Whoever waited on the closed loop, for a turn or for a release, waits for ever.
+                self._is_orphaned = True
+                self._turns = Turns()
+                self._stops_requested, self._is_stop_served, self._is_stopping_inside = 0, False, False
+                self._poller.forget_holds()
+            self._announcer.pid = process_id()
+            yield
+
+    def _check_owner(self) -> None:
+        """Raise what a call from here would raise, for a recorder that would write down the call."""
+        self._owner.check_process()
+        self._owner.check_loop()
+
+    def _is_at_rest(self) -> bool:
+        """Whether nothing of it is tied to an event loop."""
+        return (
+            self._state in {SchedulerState.UNINITIALIZED, SchedulerState.STOPPED}
+            and not len(self._poller.runs)
+            and not self._is_stopping_inside
+            and all(map(_is_over, (self._letting_go, self._runs_ended)))
+        )
+
+    async def _on_loop_shutdown(self) -> None:
+        self._forget_shutdown = None
+        end_if_forked(self._owner.pid, "duly scheduler")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_RELEASE_S):
+                await self._abort()
+
+    async def _abort(self) -> None:
+        """Release everything as a crash would: the loop is shut down, and nobody has called `stop`."""
+        self._is_orphaned = False
+        if not self._is_at_rest():
+            try:
+                await self._drop()
+            finally:
+                self._state = SchedulerState.STOPPED
+                self._announce("SchedulerAborted", reason="its event loop was shut down without stop()")
 
     # --- initialize ---
 
     async def _initialize(self, registrations: list[Registration], number: int) -> None:
-        if self._stops_requested or not _is_over(self._stop_for_inside):
+        with self._called():
+            await self._initialize_here(registrations, number)
+
+    async def _initialize_here(self, registrations: list[Registration], number: int) -> None:
+        if self._is_stop_wanted():
             self._check_outside(registrations)
         leave = self._poller.runs.enter_wait()
         try:
@@ -143,6 +208,8 @@ class Scheduler:
             self._fail(error, registrations)
 
     async def _initialize_now(self, registrations: list[Registration]) -> None:
+        if self._is_orphaned:
+            await self._abort()
         if self._state is SchedulerState.STOPPING:  # by a stop that was cancelled half-way
             await self._shut_down_quietly()
         if self._runs_ended is not None:  # by a failed initialize, which nobody waited for
@@ -161,6 +228,8 @@ class Scheduler:
         except BaseException as error:
             self._state = SchedulerState.UNINITIALIZED
             self._fail(error, registrations)
+        self._ignore_shutdown()
+        self._forget_shutdown = at_loop_shutdown(self._on_loop_shutdown)
         await self._go(outcome, scheduled=outcome.tasks)
 
     async def _reinitialize(self, registrations: list[Registration]) -> None:
@@ -178,7 +247,7 @@ class Scheduler:
     async def _go(self, outcome: Reconciliation, *, scheduled: list[Task]) -> None:
         tell_outcome(self._announcer, outcome, scheduled, self._book.zone)
         self._state = SchedulerState.RUNNING
-        self._poller.is_closed = self._stops_requested > 0
+        self._poller.is_closed = self._is_stop_wanted()
         if self._book.entries:
             self._poller.begin()
         else:
@@ -195,6 +264,10 @@ class Scheduler:
     # --- stop ---
 
     async def _stop(self, number: int) -> None:
+        with self._called():
+            await self._stop_here(number)
+
+    async def _stop_here(self, number: int) -> None:
         if self._poller.runs.is_inside():
             with _noting_cancellation(STOPS_ALL_THE_SAME):
                 await self._stop_from_inside()
@@ -211,25 +284,45 @@ class Scheduler:
                     self._is_stop_served = False
         finally:
             self._stops_requested -= 1
-            if not self._stops_requested and self._state is SchedulerState.RUNNING:
+            if not self._is_stop_wanted() and self._state is SchedulerState.RUNNING:
                 self._poller.reopen()  # this stop was cancelled before its turn came
 
     async def _stop_from_inside(self) -> None:
         """Stop in the background, since the calling run cannot wait for its own end; wait for the others."""
         mark("stop from inside")
         self._poller.is_closed = True
-        if _is_over(self._stop_for_inside):
-            outside = contextvars.Context()
-            stopping = asyncio.get_running_loop().create_task(self.stop(), context=outside)
-            stopping.add_done_callback(_noted)
-            self._stop_for_inside = stopping
+        if not self._is_stopping_inside:
+            self._is_stopping_inside = True
+            self._begin_stop_for_inside()
         leave = self._poller.runs.enter_wait()
         try:
             await self._poller.runs.ended(but_waiting=True)
         finally:
             leave()
 
+    def _is_stop_wanted(self) -> bool:
+        return self._stops_requested > 0 or self._is_stopping_inside
+
+    def _begin_stop_for_inside(self) -> None:
+        if not self._is_stopping_inside:
+            return  # dropped before it could be begun again
+        outside = contextvars.Context()
+        self._stop_for_inside = asyncio.get_running_loop().create_task(self.stop(), context=outside)
+        self._stop_for_inside.add_done_callback(self._on_stopped_for_inside)
+
+    def _on_stopped_for_inside(self, stopping: asyncio.Task[None]) -> None:
+        if stopping is not self._stop_for_inside:
+            return
+        if stopping.cancelled():
+            # Nobody waits for it who could call it again.
+            stopping.get_loop().call_later(RESTART_PAUSE_S, self._begin_stop_for_inside)
+        else:
+            self._is_stopping_inside = False
+            _noted(stopping)
+
     async def _stop_in_turn(self) -> None:
+        if self._is_orphaned:
+            await self._abort()
         await self._let_go_of_it()
         if self._state in {SchedulerState.UNINITIALIZED, SchedulerState.STOPPED}:
             # An initialize that failed may have left runs in flight, and so may a second one after it.
@@ -243,7 +336,9 @@ class Scheduler:
         except Exception as error:
             mark("stop failed")
             self._state = SchedulerState.STOPPED
+            self._ignore_shutdown()
             raise StopSchedulerError(error) from error
+        self._ignore_shutdown()
         self._state = SchedulerState.STOPPED
         self._announce("SchedulerStopped")
 
@@ -257,11 +352,12 @@ class Scheduler:
             self._letting_go = asyncio.ensure_future(self._custody.end())
             self._letting_go.add_done_callback(_noted)
         letting_go = self._letting_go
-        try:
-            await asyncio.shield(letting_go)
-        finally:
-            if letting_go.done():
-                self._letting_go = None
+        await _finished(letting_go)
+        self._letting_go = None
+        if letting_go.cancelled():  # by something that cancels every task it sees
+            await self._shut_down(but_waiting=but_waiting)
+        else:
+            letting_go.result()
 
     def _shut_down_in_time(self) -> None:
         """Shut down when the runs in flight have ended, or a new list comes; nobody waits for it now."""
@@ -278,9 +374,12 @@ class Scheduler:
 
     async def _let_go_of_it(self) -> None:
         """Wait until what `_shut_down_in_time` began is done."""
-        if self._runs_ended is not None and self._letting_go is not None:
-            await asyncio.shield(self._letting_go)
+        while self._runs_ended is not None and self._letting_go is not None:
+            letting_go = self._letting_go
+            await _finished(letting_go)
             self._runs_ended = self._letting_go = None
+            if letting_go.cancelled():  # by something that cancels every task it sees
+                self._shut_down_in_time()
 
     async def _shut_down_quietly(self) -> None:
         """Shut down after a failure that is being raised; a second fault is told, not raised over it."""
@@ -291,12 +390,20 @@ class Scheduler:
 
     async def _drop(self) -> None:
         """Let go of everything as a crash would (`duly.testing.crash`)."""
-        for call in (self._initializing, self._runs_ended, self._letting_go, self._stop_for_inside):
-            if call is not None:
-                call.cancel()
-        self._runs_ended = self._letting_go = None
+        calls = self._initializing, self._runs_ended, self._letting_go, self._stop_for_inside
+        self._runs_ended = self._letting_go = self._stop_for_inside = None
+        self._is_stopping_inside = False
+        for call in calls:
+            if call is not None and call is not asyncio.current_task():
+                cancel(call)
+        self._ignore_shutdown()
         self._state = SchedulerState.UNINITIALIZED
         await self._custody.drop()
+
+    def _ignore_shutdown(self) -> None:
+        if self._forget_shutdown is not None:
+            self._forget_shutdown()
+            self._forget_shutdown = None
 
 
 @contextmanager
@@ -313,6 +420,12 @@ def _what_became_of(initializing: asyncio.Task[None] | None) -> str:
     if initializing is None or initializing.cancelled() or initializing.exception() is not None:
         return FAILED
     return TOOK_EFFECT
+
+
+async def _finished(task: asyncio.Task[None]) -> None:
+    """Wait for *task*, whatever it ends with; it may be one of a loop that is closed by now."""
+    if not task.done():
+        await asyncio.wait([task])
 
 
 def _is_over(task: asyncio.Task[None] | None) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from duly.core.registration import is_async_callable
+from duly.forks import end_if_forked, process_id
 
 T = TypeVar("T")
 
@@ -36,6 +37,7 @@ class _Work(Generic[T]):
         self._function = function
         self._context = contextvars.copy_context()
         self._loop = asyncio.get_running_loop()
+        self._pid = process_id()
         self.future: asyncio.Future[T] = self._loop.create_future()
         pending = outstanding(self._loop)
         pending.add(self.future)
@@ -46,8 +48,10 @@ class _Work(Generic[T]):
         try:
             result = self._context.run(self._function)
         except BaseException as error:
+            end_if_forked(self._pid, self._function, error)
             self._hand_over(self._fail, error)
         else:
+            end_if_forked(self._pid, self._function)
             self._hand_over(self._succeed, result)
 
     def _hand_over(self, settle: Callable[[Any], None], outcome: object) -> None:
@@ -92,6 +96,7 @@ class Worker:
         self._name = name
         self._queue: queue.SimpleQueue[_Work[Any] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._last: threading.Thread | None = None
 
     async def do(self, function: Callable[[], T]) -> T:
         """Call *function* in the thread. Once handed over it is done, even if the waiting is cancelled."""
@@ -103,10 +108,14 @@ class Worker:
 
     def _given(self, function: Callable[[], T]) -> _Work[T]:
         if self._thread is None:
+            # With a queue of its own: the old one may still hold what ends a thread that a fork took away.
+            works: queue.SimpleQueue[_Work[Any] | None] = queue.SimpleQueue()
             # A daemon, so that a disk that never answers cannot keep the process from ending.
-            thread = threading.Thread(target=self._work_through, name=self._name, daemon=True)
+            thread = threading.Thread(
+                target=_work_through, args=(works, self._last), name=self._name, daemon=True
+            )
             thread.start()  # raises when the host has no thread left; the next piece of work tries again
-            self._thread = thread
+            self._thread, self._queue = thread, works
         work = _Work(function)
         self._queue.put(work)
         return work
@@ -115,11 +124,14 @@ class Worker:
         """Let the thread end when it has done what it was given."""
         if self._thread is not None:
             self._queue.put(None)
-            self._thread = None
+            self._thread, self._last = None, self._thread
 
-    def _work_through(self) -> None:
-        while (work := self._queue.get()) is not None:
-            work.perform()
+
+def _work_through(works: "queue.SimpleQueue[_Work[Any] | None]", last: threading.Thread | None) -> None:
+    if last is not None:
+        last.join()  # all work is done in the order in which it was given
+    while (work := works.get()) is not None:
+        work.perform()
 
 
 def _noted(future: asyncio.Future[Any]) -> None:

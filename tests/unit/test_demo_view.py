@@ -179,6 +179,12 @@ def test_a_view_cannot_be_changed() -> None:
         ),
         (event("StoreFault", error="disk full"), "the store cannot be written: disk full"),
         (event("StoreRecovered", error=""), "the store can be written again, nothing was lost"),
+        (event("PollFailed", error="bug"), "scheduling fails, and is tried again: bug"),
+        (event("PollRecovered", error="bug"), "scheduling goes on"),
+        (
+            event("PollerRestarted", error="bug"),
+            "the poller was ended from outside and is restarted: bug",
+        ),
         (event("SchedulerStopRequested"), "stopping: no new runs; those in flight may end"),
         (event("SchedulerStopped"), "stopped: every result is recorded"),
     ],

@@ -33,11 +33,13 @@ def test_levels() -> None:
     assert by_level[logging.ERROR] == {
         "SchedulerInitializationFailed",
         "StoreFault",
+        "PollFailed",
+        "PollerRestarted",
         "PropertyViolated",
         "RecorderFault",
         "MonitorFault",
     }
-    assert by_level[logging.WARNING] == {"TaskRunFailed", "TaskOrphaned", "ClockStepped"}
+    assert by_level[logging.WARNING] == {"TaskRunFailed", "TaskOrphaned", "ClockStepped", "SchedulerAborted"}
     assert by_level[logging.INFO] == {
         "SchedulerStopRequested",
         "SchedulerStopped",
@@ -48,9 +50,10 @@ def test_levels() -> None:
         "TaskAdded",
         "TaskOverridden",
         "StoreRecovered",
+        "PollRecovered",
         "RecorderRecovered",
     }
-    assert len(LEVELS) == 29 + len(DAEMON_LEVELS) + len(CLUSTER_LEVELS)
+    assert len(LEVELS) == 33 + len(DAEMON_LEVELS) + len(CLUSTER_LEVELS)
 
 
 CLUSTER_LEVELS = {

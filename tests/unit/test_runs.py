@@ -6,10 +6,21 @@ from typing import Any
 from duly.engine.runs import Run, Runs
 
 
+def runs_noting(ends: list[BaseException | None]) -> Runs[Any]:
+    """Runs that note how each ends."""
+    return Runs(
+        lambda: 1,
+        lambda _run: True,
+        lambda _run, error: ends.append(error),
+        on_uncalled=lambda _run: None,
+        on_fault=ends.append,
+    )
+
+
 async def test_a_run_that_ends_at_its_limit_has_ended() -> None:
     """A limit that comes between the end of a callback and its being noted does not make it a failure."""
     ends: list[BaseException | None] = []
-    runs: Runs[Any] = Runs(lambda: 1, lambda _run: True, lambda _run, error: ends.append(error))
+    runs = runs_noting(ends)
 
     async def callback() -> None:
         asyncio.get_running_loop().call_soon(runs.cancel, run)
@@ -24,7 +35,7 @@ async def test_a_run_that_ends_at_its_limit_has_ended() -> None:
 async def test_a_run_beyond_its_limit_is_cancelled() -> None:
     """A limit that comes while a callback goes on cancels it, and says why it ended."""
     ends: list[BaseException | None] = []
-    runs: Runs[Any] = Runs(lambda: 1, lambda _run: True, lambda _run, error: ends.append(error))
+    runs = runs_noting(ends)
 
     async def callback() -> None:
         asyncio.get_running_loop().call_soon(runs.cancel, run)

@@ -20,6 +20,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Protocol
 
+from duly.background import Background, cancel
 from duly.clock import Watchable
 from duly.cluster.balance import planned
 from duly.cluster.clock import BoardClock, Steady, steady_us
@@ -115,7 +116,7 @@ class Tenancy:
         """Held while shards or lists change."""
         self._nudge = asyncio.Event()
         self._renewal = Renewal(self._renew)
-        self._beating: asyncio.Task[None] | None = None
+        self._beating = Background(self._beat_on, name="duly member")
         self._watchdog: asyncio.TimerHandle | None = None
         self._distrusting: asyncio.Task[None] | None = None
         self._touch = Touch()
@@ -175,7 +176,7 @@ class Tenancy:
 
     def begin(self) -> None:
         """Beat from now on."""
-        self._beating = asyncio.get_running_loop().create_task(self._beat_on(), name="duly member")
+        self._beating.start()
 
     async def give_all(self) -> None:
         """Give up everything that the tenant can let go. Under `moving`, if we are beating."""
@@ -184,10 +185,10 @@ class Tenancy:
 
     async def end(self) -> None:
         """Beat no more."""
-        tasks = [task for task in (self._beating, self._distrusting) if task is not None]
-        self._beating = self._distrusting = None
-        for task in tasks:
-            task.cancel()
+        tasks = self._beating.end()
+        if self._distrusting is not None and cancel(self._distrusting):
+            tasks.append(self._distrusting)
+        self._distrusting = None
         if tasks:
             await asyncio.wait(tasks)
         await self._renewal.stop()
@@ -284,9 +285,8 @@ class Tenancy:
             try:
                 await self._beat_once()
                 pause_us = max(self._lease.beat_us - (self._steady() - self._renewal.asked_us), 0)
-            except (
-                Exception
-            ) as error:  # the lease is renewed beside it: whatever it is, somebody must go on here
+            except Exception as error:
+                # The lease is renewed beside it: whatever it is, somebody must go on here.
                 self._note_fault(error)
                 self._nudge.clear()  # whatever it was for, it has been tried
                 pause_us = self._lease.beat_us // 2

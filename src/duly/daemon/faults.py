@@ -5,10 +5,11 @@ from collections.abc import Callable
 from duly.config.schema import Config
 from duly.events import Event
 
-_FAULTS = {"StoreFault", "BoardFault", "ConfigurationRefused", "ListenerFault"}
+_FAULTS = {"StoreFault", "BoardFault", "PollFailed", "ConfigurationRefused", "ListenerFault"}
 _RECOVERIES = {
     "StoreRecovered": "StoreFault",
     "BoardRecovered": "BoardFault",
+    "PollRecovered": "PollFailed",
     "ConfigurationReloaded": "ConfigurationRefused",
     "ListenerRecovered": "ListenerFault",
 }

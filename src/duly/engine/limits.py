@@ -4,13 +4,13 @@ A limit is a length of time. When the wall clock is stepped the deadlines move w
 themselves as long as there is one, whether or not anything else is being polled.
 """
 
-import asyncio
 from collections.abc import Callable
 from datetime import UTC
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Generic, TypeVar
 
+from duly.background import Background
 from duly.clock import Clock
 from duly.instant import LATEST_US, Instant, datetime_at, instant_of
 
@@ -28,7 +28,7 @@ class Limits(Generic[K]):
         self._order = count()
         self._deadlines: list[tuple[Instant, int, K]] = []
         self._live: set[K] = set()
-        self._watch: asyncio.Task[None] | None = None
+        self._watch = Background(self._watch_over, name="duly limits")
 
     def begin(self, run: K, deadline_us: Instant) -> None:
         """Cancel *run* if it still runs at *deadline_us*."""
@@ -56,14 +56,11 @@ class Limits(Generic[K]):
         """Forget all limits."""
         self._live.clear()
         self._deadlines.clear()
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        self._watch.end()
 
     def _watch_anew(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-        self._watch = asyncio.get_running_loop().create_task(self._watch_over(), name="duly limits")
+        self._watch.end()
+        self._watch.start()
 
     async def _watch_over(self) -> None:
         while self._deadlines:

@@ -13,18 +13,24 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Generic
 
+from duly.background import Background, cancel
 from duly.clock import Step, Watchable
 from duly.engine.book import Book, Entry
 from duly.engine.journal import Journal
 from duly.engine.limits import Limits
+from duly.engine.poll_faults import RETRY_PAUSE_S, PollFaults
 from duly.engine.rules import Begin, Rules, T
 from duly.engine.runs import Run, Runs
 from duly.engine.signal import Signal
 from duly.engine.telling import iso
-from duly.events import Announcer
+from duly.events import Announcer, described
+from duly.forks import end_if_forked, process_id
 from duly.instant import LATEST_US, SECOND_US, Instant, datetime_at, instant_of, milliseconds
 from duly.marks import mark
 from duly.store.protocol import Shelf
+
+_CYCLE, _SLEEP = "cycle", "sleep"
+"""The parts of a poller that can fail for other reasons than the store's."""
 
 
 class Poller(Generic[T]):
@@ -49,7 +55,14 @@ class Poller(Generic[T]):
         self._max_concurrent_runs = max_concurrent_runs
         self._run_timeout_us = run_timeout_us
         self._journal = Journal(book, store, announcer, self.now_us)
-        self.runs = Runs(self.now_us, self._on_call, self._on_end)
+        self._faults = PollFaults(announcer)
+        self.runs = Runs(
+            self.now_us,
+            self._on_call,
+            self._on_end,
+            on_uncalled=lambda run: self._call_off(run, self._entry_of(run)),
+            on_fault=self._on_fault,
+        )
         self.writing = asyncio.Lock()
         """Held while the store and the book are being changed together."""
         self.is_closed = False
@@ -61,7 +74,7 @@ class Poller(Generic[T]):
         self._signal = Signal()
         self._is_woken = False
         self._holds = 0
-        self._loop: asyncio.Task[None] | None = None
+        self._polling = Background(self._poll_on, name="duly poller", on_restart=self._on_restart)
         self._unwatch: Callable[[], None] | None = None
         self._since_step: list[Step | Run[T]] = []
         """Steps that are not yet accounted for, and the runs called since the first of them."""
@@ -85,6 +98,11 @@ class Poller(Generic[T]):
         self.writing = asyncio.Lock()
         self._since_step.clear()
         self._journal.forget_faults()
+        self._faults.forget()
+
+    def forget_holds(self) -> None:
+        """End every `hold`: those who were to release them never will, since their loop is closed."""
+        self._holds = 0
 
     def hold(self) -> None:
         """Start nothing until `release`: somebody is being told first that a list has taken effect."""
@@ -102,9 +120,10 @@ class Poller(Generic[T]):
 
     def begin(self) -> None:
         """Start polling, if it is not running and there is something to poll for."""
-        if self._loop is None and self._book.entries:
+        if not self._polling.is_on and self._book.entries:
             self._unwatch = self._clock.watch(self._on_step)
-            self._loop = asyncio.get_running_loop().create_task(self._poll_on(), name="duly poller")
+            self.runs.pid = process_id()
+            self._polling.start()
             self._announce("PollingStarted")
         self.wake()
 
@@ -115,7 +134,7 @@ class Poller(Generic[T]):
 
     async def end(self) -> None:
         """Stop polling. A write under way is finished; runs in flight are not touched."""
-        if self._loop is None:
+        if not self._polling.is_on:
             return
         self._announce("PollingStopRequested")
         async with self.writing:
@@ -156,10 +175,7 @@ class Poller(Generic[T]):
         await self.runs.drop()
 
     def _kill(self) -> list[asyncio.Task[None]]:
-        tasks = [task for task in (self._loop, self._sleeper) if task is not None]
-        for task in tasks:
-            task.cancel()
-        self._loop = self._sleeper = None
+        tasks = [*self._polling.end(), *self._end_sleeper()]
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
@@ -171,17 +187,26 @@ class Poller(Generic[T]):
         while True:
             # A store that never waits and a task that is always owed must leave room for everybody else.
             await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
+            end_if_forked(self.runs.pid, "duly poller")
             self._is_woken = False
-            async with self.writing:
-                try:
+            try:
+                async with self.writing:
+                    if self._faults.is_standing(_CYCLE):
+                        self._book.set_agenda()  # what the failed cycle took off it is to be looked at again
                     await self._cycle()
-                except Exception as error:
-                    # Nothing in a cycle should raise; if it does, scheduling goes on all the same.
-                    self._journal.note_fault(error)
-                    self._book.set_agenda()
-            self._sleep_until(self._next_wake_us())
+                self._sleep_until(self._next_wake_us())
+            except Exception as error:
+                # Nothing of ours should raise here. If it does, scheduling goes on all the same.
+                self._faults.note(_CYCLE, error)
+                await asyncio.sleep(RETRY_PAUSE_S)  # noqa: TID251 (the clock may be what failed)
+                continue
+            self._faults.clear(_CYCLE)
             if not self._is_woken:
                 await self._signal.wait()
+
+    def _on_restart(self, error: BaseException) -> None:
+        """Tell that something else than `end` has ended the loop."""
+        self._announce("PollerRestarted", error=described(error))
 
     def _next_wake_us(self) -> Instant | None:
         if (resume_us := self._journal.resume_us) is not None:
@@ -197,20 +222,39 @@ class Poller(Generic[T]):
         if self._sleeper is not None:
             if until_us == self._sleeping_until_us and not self._sleeper.done():
                 return
-            self._sleeper.cancel()
-            self._sleeper = None
+            self._end_sleeper()
         if until_us is not None and until_us <= LATEST_US:
             self._sleeping_until_us = until_us
-            self._sleeper = asyncio.get_running_loop().create_task(self._sleep_and_wake(until_us))
+            loop = asyncio.get_running_loop()
+            self._sleeper = sleeper = loop.create_task(self._sleep_and_wake(until_us))
+            sleeper.add_done_callback(self._on_sleeper_done)
+            if self._faults.is_standing(_SLEEP):
+                loop.call_later(RETRY_PAUSE_S, self._on_asleep, sleeper)
+
+    def _on_asleep(self, sleeper: asyncio.Task[None]) -> None:
+        """Note that the clock can sleep again, which one that cannot shows at once."""
+        if not sleeper.done():
+            self._faults.clear(_SLEEP)
+
+    def _end_sleeper(self) -> list[asyncio.Task[None]]:
+        sleeper, self._sleeper = self._sleeper, None
+        return [] if sleeper is None or not cancel(sleeper) else [sleeper]
+
+    def _on_sleeper_done(self, sleeper: asyncio.Task[None]) -> None:
+        """Look at once, and sleep anew, if something else than this poller has cancelled its sleep."""
+        if sleeper is self._sleeper and sleeper.cancelled():
+            self.wake()
 
     async def _sleep_and_wake(self, until_us: Instant) -> None:
         try:
             await self._clock.sleep_until(datetime_at(until_us, self._book.zone))
         except Exception as error:
             # A clock that cannot sleep, of all things. The loop can, and the clock is asked again.
-            self._journal.note_fault(error)
-            await asyncio.sleep(1)  # noqa: TID251 (the clock cannot)
-        self.wake()
+            self._faults.note(_SLEEP, error)
+            asyncio.get_running_loop().call_later(RETRY_PAUSE_S, self.wake)
+        else:
+            self._faults.clear(_SLEEP)
+            self.wake()
 
     async def _cycle(self) -> None:
         now_us = self.now_us()
@@ -222,6 +266,23 @@ class Poller(Generic[T]):
         if names:
             self._announce_poll("PollStarted", now_us, scheduledTaskCount=len(self._book.entries))
         owed = self._starts_owed(names, now_us)
+        try:
+            owed = await self._carry_out(owed)
+        except BaseException:
+            # Failed or cancelled, perhaps half-way: whatever was not begun is still owed.
+            self._put_back([start for start in owed if self._book.entries[start.before.name].run is None])
+            raise
+        if names:
+            self._announce_poll(
+                "PollCompleted",
+                now_us,
+                tasksEvaluated=len(names),
+                tasksExecuted=len(owed),
+                duration=milliseconds(max(self.now_us() - now_us, 0)),
+            )
+
+    async def _carry_out(self, owed: Sequence[Begin[T]]) -> Sequence[Begin[T]]:
+        """Write the starts, with the ends that came in meanwhile, and begin them; those that were begun."""
         is_written = await self._journal.write([start.after for start in owed])
         if not is_written or self._is_shut():
             self._put_back(owed)
@@ -231,14 +292,7 @@ class Poller(Generic[T]):
             self._begin_run(start)
         if self._book.ready and self._room() != 0 and is_written and not self._is_shut():
             self.wake()
-        if names:
-            self._announce_poll(
-                "PollCompleted",
-                now_us,
-                tasksEvaluated=len(names),
-                tasksExecuted=len(owed),
-                duration=milliseconds(max(self.now_us() - now_us, 0)),
-            )
+        return owed
 
     def account_for_steps(self) -> None:
         """Let the book know what steps of the clock mean for its tasks. Hold `writing` meanwhile."""
@@ -359,6 +413,11 @@ class Poller(Generic[T]):
             self._book.look_at(entry)
             self.wake()
         self._rules.tell_end(self._announcer, task, run, error, self._book.zone)
+
+    def _on_fault(self, error: Exception) -> None:
+        """Tell of a fault of ours at the end of a run. The next cycle looks at every task again."""
+        self._faults.note(_CYCLE, error)
+        self.wake()
 
     def take_back_uncalled(self) -> None:
         """Call off every run whose start is written and whose callback was not called. Hold `writing`."""

@@ -7,16 +7,19 @@ an end means is for the poller to say.
 """
 
 import asyncio
+import types
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic
 
+from duly.background import cancel
 from duly.core.registration import Callback
 from duly.engine.rules import T
 from duly.engine.signal import Signal
 from duly.events import CUT_OFF
+from duly.forks import end_if_forked, process_id
 from duly.instant import Instant
 from duly.threads import OVERDUE
 
@@ -55,10 +58,17 @@ class Runs(Generic[T]):
         now_us: Callable[[], Instant],
         on_call: Callable[[Run[T]], bool],
         on_end: Callable[[Run[T], BaseException | None], None],
+        *,
+        on_uncalled: Callable[[Run[T]], None],
+        on_fault: Callable[[Exception], None],
     ) -> None:
         self._now_us = now_us
         self._on_call = on_call
         self._on_end = on_end
+        self._on_uncalled = on_uncalled
+        self._on_fault = on_fault
+        self.pid = process_id()
+        """The process whose runs these are; a forked child of it has none."""
         self._live: set[Run[T]] = set()
         self._finished: list[tuple[Run[T], BaseException | None]] = []
         self._waiting: Counter[Run[T]] = Counter()
@@ -72,7 +82,9 @@ class Runs(Generic[T]):
         """Have the callback of *run* called, soon."""
         self._live.add(run)
         # Not through create_task: a user's eager task factory would call the callback here and now.
-        run.task = asyncio.Task(self._perform(run), loop=asyncio.get_running_loop(), name=run.name)
+        performing = self._perform(run)
+        performing.send(None)
+        run.task = asyncio.Task(performing, loop=asyncio.get_running_loop(), name=run.name)
 
     def cancel(self, run: Run[T]) -> None:
         """Cancel a run that took too long, unless its callback has just come to its end."""
@@ -119,7 +131,7 @@ class Runs(Generic[T]):
             self._live.discard(run)
             self._waiting.pop(run, None)
             if run.task is not None:
-                run.task.cancel(CUT_OFF)
+                cancel(run.task, CUT_OFF)
         self._changed.notify()
 
     async def drop(self) -> None:
@@ -130,6 +142,15 @@ class Runs(Generic[T]):
             await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
 
     async def _perform(self, run: Run[T]) -> None:
+        try:
+            await _first_step()
+        except asyncio.CancelledError:
+            # By something that cancels every task it sees. A coroutine that has not begun would not notice.
+            if run in self._live:
+                self._forget(run)
+                self._on_uncalled(run)
+            raise
+        end_if_forked(self.pid, run.name)
         current_run.set(run)
         error: BaseException | None = None
         try:
@@ -141,14 +162,19 @@ class Runs(Generic[T]):
         except BaseException as raised:
             # SystemExit and KeyboardInterrupt too: one task's exit is not the program's.
             error = raised
+        end_if_forked(self.pid, run.name, error)
         try:
             run.ended_us = self._now_us()
         except Exception:
             run.ended_us = run.called_us  # a clock that fails must not keep a run from ending
+        assert run.task is not None
+        loop = run.task.get_loop()
+        if loop.is_closed():
+            return  # nobody has ended it: it is being destroyed, together with its loop
         self._finished.append((run, error))
         if len(self._finished) == 1:
             # After whatever is ready to run: callbacks that wait to be called come before our paperwork.
-            asyncio.get_running_loop().call_soon(self._settle)
+            loop.call_soon(self._settle)
 
     def _forget(self, run: Run[T]) -> None:
         """Let go of a run that was called off before its callback was called."""
@@ -162,8 +188,17 @@ class Runs(Generic[T]):
             self._live.discard(run)
             self._waiting.pop(run, None)
             if not run.is_dropped:
-                self._on_end(run, error)
+                try:
+                    self._on_end(run, error)
+                except Exception as fault:
+                    self._on_fault(fault)  # the ends of the others are still to be seen to
         self._changed.notify()
+
+
+@types.coroutine
+def _first_step() -> Generator[None, None, None]:
+    """Wait for the first step of a task whose coroutine has been brought this far already."""
+    yield
 
 
 _CYCLES_TO_DIE = 10

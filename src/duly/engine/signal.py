@@ -17,7 +17,7 @@ class Signal:
         """Wake everybody who waits."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            if not waiter.done():
+            if not waiter.done() and not waiter.get_loop().is_closed():
                 waiter.set_result(None)
 
     async def wait(self) -> None:

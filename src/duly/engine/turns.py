@@ -14,19 +14,20 @@ from itertools import count
 
 from duly.engine.signal import Signal
 
+_numbers = count()
+
 
 class Turns:
     """The order of calls."""
 
     def __init__(self) -> None:
-        self._numbers = count()
         self._begun: list[int] = []
         self._serving = False
         self._changed = Signal()
 
     def number(self) -> int:
         """A number for a call made just now."""
-        return next(self._numbers)
+        return next(_numbers)
 
     @asynccontextmanager
     async def of(self, number: int, check: Callable[[], None] = lambda: None) -> AsyncIterator[None]:

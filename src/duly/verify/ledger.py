@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from duly.clock import Step, Watchable, WatchedClock
 from duly.events import described, tell_operator
+from duly.forks import process_id
 from duly.instant import Instant, datetime_at, instant_of, milliseconds
 from duly.verify.monitor import Monitor
 from duly.verify.trace import (
@@ -67,6 +68,7 @@ class Ledger:
         self._monitor = monitor
         self._hearers: tuple[TraceListener, ...] = (*((monitor,) if monitor is not None else ()), *listeners)
         self._is_open = False
+        self._pid = process_id()
         self.last_us: Instant | None = None
         """The time of the latest event, of this process or an earlier one."""
         self._is_silent = False
@@ -170,6 +172,8 @@ class Ledger:
         return max(round((steady_ms - self._steady_ms) * 1000), 0)
 
     def _hand_on(self, kind: type[Any], at_us: Instant, facts: dict[str, Any]) -> None:
+        if process_id() != self._pid:
+            return  # a forked child: the trace tells of its parent
         self._steady_ms = _steady_ms()
         event = kind(t=milliseconds(at_us), proc=self._proc, m=self._steady_ms, **facts)
         self.last_us = at_us
@@ -213,6 +217,7 @@ class Ledger:
         if self._is_open:
             return
         self._is_open = True
+        self._pid = process_id()
         if self.writer is not None:
             self._open_file(self.writer)
         if self._monitor is not None:

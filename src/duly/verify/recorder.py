@@ -182,6 +182,7 @@ class Recorded:
         await cast("Any", self._scheduler)._drop()  # noqa: SLF001 (for the one friend a scheduler has)
 
     async def _initialize(self, call: Awaitable[None], regs: list[tuple[str, str, float]]) -> None:
+        self._check_owner(call)
         ledger, number = self.ledger, next(self._call_numbers)
         ledger.open()
         ledger.write(InitStart, call=number, regs=regs)
@@ -211,6 +212,7 @@ class Recorded:
             self._write_put_off()
 
     async def _stop(self, call: Awaitable[None]) -> None:
+        self._check_owner(call)
         ledger, number = self.ledger, next(self._call_numbers)
         ledger.open()
         ledger.write(StopStart, call=number)
@@ -235,6 +237,17 @@ class Recorded:
             self._put_off_inside(number, inits)
         else:
             self._end_stop(number, outcome)
+
+    def _check_owner(self, call: Awaitable[None]) -> None:
+        """Raise what a call from another loop or process raises, before anything is written of it."""
+        check = getattr(self._scheduler, "_check_owner", None)
+        try:
+            if check is not None:
+                check()
+        except BaseException:
+            if isinstance(call, Coroutine):
+                call.close()
+            raise
 
     def _end_stop(self, number: int, outcome: dict[str, bool], *, is_over: bool = True) -> None:
         """A stop has ended; unless it *is_over*, its scheduler still watches the clock, and so must we."""

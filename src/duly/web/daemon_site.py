@@ -1,4 +1,4 @@
-"""The daemon as a site: what it shows and does, and what it hears of its store."""
+"""The daemon as a site: what it shows and does, and the faults it hears of."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,6 +6,9 @@ from duly.daemon.backend import Backend
 from duly.events import Event
 from duly.web.live import Live
 from duly.web.site import Exposition, Verdict
+
+_FAULTS = {"StoreFault": "the store cannot be written", "PollFailed": "scheduling fails"}
+_RECOVERIES = {"StoreRecovered": "StoreFault", "PollRecovered": "PollFailed"}
 
 
 class DaemonSite:
@@ -27,7 +30,7 @@ class DaemonSite:
         self._verification = verification
         self.unwatched = ""
         self._backend: Backend | None = None
-        self._store_fault: str | None = None
+        self._faults: dict[str, str] = {}
 
     @property
     def backend(self) -> Backend:
@@ -50,10 +53,10 @@ class DaemonSite:
 
     def listener(self, event: Event) -> None:
         """Hear what happens."""
-        if event.name == "StoreFault":
-            self._store_fault = str(event.fields.get("error", "unknown"))
-        elif event.name == "StoreRecovered":
-            self._store_fault = None
+        if event.name in _FAULTS:
+            self._faults[event.name] = f"{_FAULTS[event.name]}: {event.fields.get('error', 'unknown')}"
+        elif event.name in _RECOVERIES:
+            self._faults.pop(_RECOVERIES[event.name], None)
         self.live.listener(event)
 
     def verification(self) -> Sequence[Verdict] | None:
@@ -65,4 +68,4 @@ class DaemonSite:
         state = self.backend.standing().state
         if state != "running":
             return state
-        return None if self._store_fault is None else f"the store cannot be written: {self._store_fault}"
+        return next(iter(self._faults.values()), None)

@@ -104,6 +104,18 @@ def _recovered(_fields: _Fields, _time: datetime) -> _Told:
     return "the store can be written again, nothing was lost", Tone.GOOD
 
 
+def _poll_failed(fields: _Fields, _time: datetime) -> _Told:
+    return f"scheduling fails, and is tried again: {fields['error']}", Tone.BAD
+
+
+def _poll_recovered(_fields: _Fields, _time: datetime) -> _Told:
+    return "scheduling goes on", Tone.GOOD
+
+
+def _restarted(fields: _Fields, _time: datetime) -> _Told:
+    return f"the poller was ended from outside and is restarted: {fields['error']}", Tone.BAD
+
+
 def _stopping(_fields: _Fields, _time: datetime) -> _Told:
     return "stopping: no new runs; those in flight may end", Tone.LOUD
 
@@ -122,6 +134,9 @@ _TOLD: Mapping[str, Callable[[_Fields, datetime], _Told | None]] = {
     "ClockStepped": _stepped,
     "StoreFault": _fault,
     "StoreRecovered": _recovered,
+    "PollFailed": _poll_failed,
+    "PollRecovered": _poll_recovered,
+    "PollerRestarted": _restarted,
     "SchedulerStopRequested": _stopping,
     "SchedulerStopped": _stopped,
 }
