@@ -19,7 +19,7 @@ demo: $(READY)  ## the library: a table of tasks, live; Ctrl-C ends it, running 
 test: $(READY)  ## all the tests; TESTS=tests/unit for some of them
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(TESTS)
 
-test-slow: $(READY)  ## every transition of every zone, 1970-2037
+test-slow: $(READY)  ## fuzzers, flipped bits, thousands of simulated lives, every transition of every zone
 	$(BIN)/python -m pytest -n auto -m slow -o faulthandler_timeout=3600
 
 check: $(READY)  ## lint, types, import contracts
