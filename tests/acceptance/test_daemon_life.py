@@ -17,7 +17,7 @@ def test_starts_answers_and_ends(tmp_path: Path) -> None:
     home = Home(tmp_path, settings(timezone="UTC") + WEB)
     with home.running() as daemon:
         daemon.out.until(r"^web \| web up$")
-        for name in ("duly.sock", "duly.db", "duly.db-wal", "duly.db-shm", "duly.db.hold"):
+        for name in ("duly.sock", "duly.db", "duly.db-wal", "duly.db-shm"):
             assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600, name
         status = home.asked("status")
         assert (status["state"], status["pid"], status["source"]) == ("running", daemon.pid, "daemon")
@@ -213,7 +213,7 @@ def test_closed_standard_streams_do_no_harm(tmp_path: Path) -> None:
         while "running" not in home.duly("services", "--json").stdout:
             assert daemon.process.poll() is None
         assert home.asked("logs", "chatty")["output"] == "chatty line\n"
-        for name in ("duly.db.hold", "duly.db"):
+        for name in ("duly.db", "duly.db-wal"):
             assert b"chatty |" not in (tmp_path / name).read_bytes()
         assert home.duly("stop").returncode == 0
         assert daemon.code() == 0

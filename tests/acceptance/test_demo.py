@@ -148,7 +148,7 @@ def test_two_demos_on_one_store(begin: Begin) -> None:
     assert second.ended() == 1
     assert second.seen == []
     (line,) = second.complaint().splitlines()
-    assert f"is in use by another scheduler (process {first.process.pid} " in line
+    assert f"is in use by another scheduler (process {first.process.pid})" in line
     first.process.send_signal(signal.SIGINT)
     first.wait_for(" important: ended well")
     assert first.ended() == 0

@@ -42,7 +42,7 @@ def state_at(path: str) -> FileState | None:
     """The file at *path*, if there is one."""
     try:
         return state_of(os.stat(path))  # noqa: PTH116 (asked before every write, and a Path is slow)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 
