@@ -57,6 +57,7 @@ async def minutes(store: str, start: str) -> None:
     recorder = Recorder(f"{store}.jsonl", store="fresh")
     scheduler = recorder.wrap(Scheduler(store, clock=clock, timezone=UTC))
     await scheduler.initialize([task(f"t{n}") for n in range(5)])
+    await clock.advance(timedelta(0))  # the runs of this minute come before the next is spoken of
     while True:
         # Said before it comes, so that the next process never begins at an earlier minute than this one saw.
         say(f"T - {int(clock.now().timestamp()) // 60 + 1}")
