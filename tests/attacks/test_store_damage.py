@@ -222,10 +222,13 @@ async def test_daemon_with_text_that_is_no_utf8(
     assert "duly store repair" in told
 
 
-async def test_damaged_history_is_told_in_an_error_of_ours(stores: dict[str, Files], tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["service = CAST(x'ff41' AS TEXT)", "result = 'in|errupted'"])
+async def test_damaged_history_is_told_in_an_error_of_ours(
+    stores: dict[str, Files], tmp_path: Path, damage: str
+) -> None:
     """A damaged row of the history names its table, whatever it is read for."""
     path = laid_out(stores["daemon"], tmp_path)
-    spoil(path, "UPDATE run SET service = CAST(x'ff41' AS TEXT) WHERE id = 2")
+    spoil(path, f"UPDATE run SET {damage} WHERE id = 2")
     store = SQLiteStore(path)
     await store.open("x")
     rows = SQLiteRows(store)

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -28,6 +28,10 @@ _MOST_RUNS_WAITING = 2_000
 _KEY_BYTES = 32
 
 
+_Result = Annotated[str, msgspec.Meta(pattern="^(success|exit|signal|timeout|spawn-error|interrupted)$")]
+"""Of `supervisor.ended.Result`. Anything else in a row is damage."""
+
+
 class RunRow(msgspec.Struct, array_like=True, frozen=True, gc=False, kw_only=True):
     """One run of a service, from before its process is made."""
 
@@ -41,7 +45,7 @@ class RunRow(msgspec.Struct, array_like=True, frozen=True, gc=False, kw_only=Tru
     ended_us: Instant | None = None
     lasted_us: int | None = None
     """As measured; None while it runs, and where whoever measured it died."""
-    result: str | None = None
+    result: _Result | None = None
     exit_code: int | None = None
     signal: int | None = None
     message: str = ""
