@@ -1,4 +1,4 @@
-"""The twelve lines of the README: a durable task, every minute, until Ctrl-C."""
+"""The strict face: a durable task, every minute, until Ctrl-C."""
 
 import asyncio
 import sys

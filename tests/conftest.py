@@ -1,14 +1,19 @@
 """What all tests share: async test functions, and the stores that scheduler tests run on."""
 
 import asyncio
+import gc
 import inspect
+import signal
+import subprocess
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
 from duly.store import MemoryStore, SQLiteStore
-from tests.places import StoreFactory, same_schema  # noqa: F401 - a fixture
-from tests.postgres import (  # noqa: F401 - fixtures
+from tests.worlds.postgres import (  # noqa: F401 - fixtures
+    lease_s,
     own_postgres,
     pgbouncer,
     pgbouncer_url,
@@ -17,6 +22,24 @@ from tests.postgres import (  # noqa: F401 - fixtures
     postgres_servers,
     postgres_url,
 )
+from tests.worlds.stores import StoreFactory, same_schema  # noqa: F401 - a fixture
+
+
+def pytest_configure() -> None:
+    """Let programs that tests start receive SIGINT; a shell makes its background jobs ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests come and stay: the garbage collector need not walk through them, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -29,10 +52,24 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
     return True
 
 
+@pytest.fixture(autouse=True)
+def no_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `make quick` runs starts no process."""
+    is_light = request.path.parent.name in {"unit", "property"}
+    if is_light and request.node.get_closest_marker("heavy") is None:
+        monkeypatch.setattr(subprocess, "Popen", _refuse_process)
+
+
+def _refuse_process(command: Any, *_: Any, **__: Any) -> NoReturn:
+    pytest.fail(f"this test starts a process, so it must be marked heavy: {command}")
+
+
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def same_store(request: pytest.FixtureRequest, tmp_path: Path) -> StoreFactory:
     """Make a store on one and the same place, as often as a test restarts its scheduler."""
     if request.param == "postgres":
+        if (marker := request.node.get_closest_marker("sqlite_only")) is not None:
+            pytest.skip(marker.args[0])
         factory: StoreFactory = request.getfixturevalue("same_schema")
         return factory
     if request.param == "sqlite":

@@ -12,7 +12,7 @@ from datetime import timedelta
 from celery import Celery
 
 from duly import Scheduler
-from duly.engines.celery import task
+from duly.integrations.celery import task
 
 REDIS = os.environ.get("REDIS", "redis://localhost:6379")
 app = Celery("reports", broker=f"{REDIS}/0", backend=f"{REDIS}/1")

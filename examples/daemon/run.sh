@@ -24,7 +24,7 @@ cat <<WELCOME
     $duly why overlapping             why it ran, or did not, at its last minute
     $duly trigger retried --wait
     $duly enable switched-off
-    $duly timers --off                the gate: timers are experimental (then --on)
+    $duly timers --off                the timer switch: timers are experimental (then --on)
     $duly check                       one timer is wrong on purpose
 
   Then be unkind, and run it again:

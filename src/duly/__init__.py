@@ -1,82 +1,51 @@
 """duly: a scheduler that can say "it ran, once, when it was due"."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from duly import errors as _errors
+from duly.errors import *  # noqa: F403 (errors.__all__ is the list)
+from duly.lazy import lazy_names
+from duly.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from duly.errors import (
-        CronCalculationError,
-        CronExpressionInvalidError,
-        FieldParseError,
-        ForeignEventLoopError,
-        ForkedSchedulerError,
-        InvalidCronExpressionError,
-        InvalidRegistrationError,
-        NegativeRetryDelayError,
-        RegistrationShapeError,
-        RegistrationsNotArrayError,
-        ScheduleDuplicateTaskError,
-        SchedulerError,
-        ScheduleTaskError,
-        StopSchedulerError,
-        StoreDamagedError,
-        StoreError,
-        StoreInUseError,
-        StoreReplacedError,
-        TaskInvalidStructureError,
-        TaskInvalidTypeError,
-        TaskInvalidValueError,
-        TaskListMismatchError,
-        TaskMissingFieldError,
-        TaskTryDeserializeError,
-    )
+    from duly.app import App, Retry
+    from duly.bodies import Run, current_run
     from duly.events import Event
     from duly.scheduler import Scheduler, SchedulerState
+    from duly.schedules import Schedule, crontab, daily, every, monthly, once, weekly
     from duly.threads import in_thread
 
 __all__ = [
-    "CronCalculationError",
-    "CronExpressionInvalidError",
+    "App",
     "Event",
-    "FieldParseError",
-    "ForeignEventLoopError",
-    "ForkedSchedulerError",
-    "InvalidCronExpressionError",
-    "InvalidRegistrationError",
-    "NegativeRetryDelayError",
-    "RegistrationShapeError",
-    "RegistrationsNotArrayError",
-    "ScheduleDuplicateTaskError",
-    "ScheduleTaskError",
+    "Retry",
+    "Run",
+    "Schedule",
     "Scheduler",
-    "SchedulerError",
     "SchedulerState",
-    "StopSchedulerError",
-    "StoreDamagedError",
-    "StoreError",
-    "StoreInUseError",
-    "StoreReplacedError",
-    "TaskInvalidStructureError",
-    "TaskInvalidTypeError",
-    "TaskInvalidValueError",
-    "TaskListMismatchError",
-    "TaskMissingFieldError",
-    "TaskTryDeserializeError",
+    "crontab",
+    "current_run",
+    "daily",
+    "every",
     "in_thread",
+    "monthly",
+    "once",
+    "weekly",
 ]
-__version__ = "0.1.0"
+__all__ += _errors.__all__
 
-_HOMES = {"Event": "events", "Scheduler": "scheduler", "SchedulerState": "scheduler", "in_thread": "threads"}
-"""Where a name comes from, if not from `errors`."""
+_HOMES = {
+    **dict.fromkeys(("App", "Retry"), "app"),
+    **dict.fromkeys(("Run", "current_run"), "bodies"),
+    **dict.fromkeys(("Schedule", "crontab", "daily", "every", "monthly", "once", "weekly"), "schedules"),
+    **dict.fromkeys(("Scheduler", "SchedulerState"), "scheduler"),
+    "Event": "events",
+    "in_thread": "threads",
+}
 
 
-def __getattr__(name: str) -> Any:
-    # Imported when first asked for: a command that only talks to a daemon needs neither loop nor database.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
-    globals()[name] = value
-    return value
+# A command that only talks to a daemon needs neither loop nor database.
+__getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -48,6 +48,8 @@ class Background:
 
     def end(self) -> list[asyncio.Task[None]]:
         """Cancel the task; what there is to wait for."""
+        # Forgotten before it is cancelled: any other end of the task counts as somebody else's, and restarts
+        # it.
         task, self._task = self._task, None
         if self._timer is not None:
             self._timer.cancel()
@@ -62,11 +64,13 @@ class Background:
     def _on_done(self, task: asyncio.Task[None]) -> None:
         if task is not self._task:
             return
+        # A forked child has a copy of this loop, but the task belongs to the parent.
         end_if_forked(self._pid, self._name)
         error = asyncio.CancelledError("something cancelled it") if task.cancelled() else task.exception()
         if error is None:
             self._task = None
         else:
+            # A timer, not a task: a program that cancels all tasks of the loop does not see it.
             self._timer = task.get_loop().call_later(RESTART_PAUSE_S, self._restart, error)
 
     def _restart(self, error: BaseException) -> None:
@@ -75,9 +79,53 @@ class Background:
         self._begin()
 
 
+class Signal:
+    """Wakes those who wait for something to change; each looks for itself what has changed.
+
+    Unlike asyncio's events it belongs to no event loop between uses, so a scheduler that was stopped on one
+    loop can be initialized on another.
+    """
+
+    def __init__(self) -> None:
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def notify(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            # To wake a waiter whose loop was closed under it would raise.
+            if not waiter.done() and not waiter.get_loop().is_closed():
+                waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Return at the next `notify`."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+
 def cancel(task: asyncio.Task[Any], message: str | None = None) -> bool:
     """Cancel *task*, unless it is done or its loop is closed. Whether it can be waited for."""
     return not task.get_loop().is_closed() and task.cancel(message)
+
+
+async def first_done(*futures: asyncio.Future[Any]) -> set[asyncio.Future[Any]]:
+    """Wait until one of *futures* is done, and cancel the others; those that are done.
+
+    Returns when all of them have ended, and so does a cancellation: none of them outlives the caller.
+    """
+    try:
+        done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for future in futures:
+            future.cancel()
+        await asyncio.wait(futures)
+    return done
+
+
+def retrieve_outcome(future: asyncio.Future[Any]) -> None:
+    """Look at what *future* ended with, so that asyncio does not log that nobody did."""
+    if not future.cancelled():
+        future.exception()
 
 
 def at_loop_shutdown(act: Callable[[], Awaitable[object]]) -> Callable[[], None]:

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from duly.background import Background
@@ -35,44 +36,39 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """The present time, as an aware datetime."""
-        ...
 
     async def sleep_until(self, moment: datetime, /) -> None:
         """Return once the clock reads *moment* or later."""
-        ...
 
 
 @runtime_checkable
 class Watchable(Clock, Protocol):
-    """A clock that tells when it was stepped."""
+    """A clock that reports its own steps."""
 
     def watch(self, watcher: Watcher, /) -> Callable[[], None]:
         """Call *watcher* with every step from now on; the answer ends that."""
-        ...
 
 
 class HostClock:
-    """The host's clock."""
-
     def __init__(self) -> None:
         self._watches: list[_Watch] = []
 
     def now(self) -> datetime:
-        """The present time, in UTC. Whoever watches hears of a step before anybody reads the new time."""
+        """The present time, in UTC. Watchers are called with a step before anybody reads the new time."""
         now = self.read()
         for watch in tuple(self._watches):
             watch.look(now)
         return now
 
     def read(self) -> datetime:
-        """What the host's clock shows, and nobody is told."""
+        """What the host's clock shows, without a look at the watches."""
         return datetime.now(UTC)  # noqa: TID251 (this is the clock)
 
     async def sleep_until(self, moment: datetime) -> None:
         """Return once the host's clock reads *moment* or later."""
         # Minute by minute, because the loop sleeps on the monotonic clock: it would not notice that the wall
-        # clock was set, and over days the two drift apart. Whoever else looks at the clock does so then too,
-        # so that the host is woken once.
+        # clock was set, and over days the two drift apart. Watches look at the same instants, so that the
+        # host is woken once.
         while (left_s := (moment - (now := self.now())).total_seconds()) > 0:
             slice_s = min(left_s, until_minute_s(instant_of(now)))
             await asyncio.sleep(slice_s)  # noqa: TID251 (this is the clock)
@@ -103,6 +99,7 @@ class _Watch:
         self._handle.cancel()
 
     def _again(self) -> asyncio.TimerHandle:
+        # At the beginning of a minute: that is when everything else wakes, too.
         return asyncio.get_running_loop().call_later(until_minute_s(self._wall_us), self._look)
 
     def _look(self) -> None:
@@ -123,8 +120,8 @@ class _Watch:
 class WatchedClock:
     """A user's clock that only tells the time and sleeps, looked at once a minute to notice steps.
 
-    Without a second clock to compare with, a jump forward cannot be told from a long sleep; it needs no
-    telling, since what was missed is then due. A clock that reads earlier than before was set back.
+    Without a second clock to compare with, a jump forward looks like a long sleep. It needs no report:
+    what was missed is due then. A clock that reads earlier than before was set back.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -192,10 +189,25 @@ def watchable(clock: Clock | None) -> Watchable:
     if clock is None:
         return HostClock()
     if not callable(getattr(clock, "now", None)) or not callable(getattr(clock, "sleep_until", None)):
-        raise TypeError(f"a clock needs now() and sleep_until(), which {type(clock).__name__} has not")
+        raise TypeError(f"{type(clock).__name__} is not a clock: it has no now() or sleep_until()")
     return clock if isinstance(clock, Watchable) else WatchedClock(clock)
 
 
 def until_minute_s(now_us: Instant) -> float:
     """How long it is until the next minute begins, which is when everybody looks at the clock."""
     return (MINUTE_US - now_us % MINUTE_US) / SECOND_US
+
+
+# --- the steady clock: for lengths of time that nobody may set ---
+
+Steady = Callable[[], int]
+"""Microseconds of a clock that never jumps and also counts while the host sleeps."""
+
+_steady_ns = time.monotonic_ns
+if hasattr(time, "CLOCK_BOOTTIME"):  # CLOCK_MONOTONIC stands still while a host is suspended
+    _steady_ns = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
+
+
+def steady_us() -> int:
+    """The host's steady clock."""
+    return _steady_ns() // 1_000

@@ -1,4 +1,4 @@
-"""Every error duly raises (SCHEDULER.md 6).
+"""Every error duly raises (spec/scheduler.md 6).
 
 An error class takes typed values and makes its own message and `details` from them, so the message for
 one fault is written in exactly one place. Messages never carry tracebacks, secrets or installation paths.
@@ -8,17 +8,25 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from duly.formatting import error_text, excerpt, suggestion
+
 __all__ = [
     "CronCalculationError",
     "CronExpressionInvalidError",
+    "EntryNameError",
     "FieldParseError",
     "ForeignEventLoopError",
     "ForkedSchedulerError",
+    "HolderAwayError",
     "InvalidCronExpressionError",
     "InvalidRegistrationError",
+    "InvalidScheduleError",
+    "ListRefusedError",
     "NegativeRetryDelayError",
+    "NoSuchTaskError",
     "RegistrationShapeError",
     "RegistrationsNotArrayError",
+    "RunCancelledError",
     "ScheduleDuplicateTaskError",
     "ScheduleTaskError",
     "SchedulerError",
@@ -32,22 +40,9 @@ __all__ = [
     "TaskInvalidValueError",
     "TaskListMismatchError",
     "TaskMissingFieldError",
+    "TaskNotFoundError",
     "TaskTryDeserializeError",
 ]
-
-_QUOTED_LIMIT = 200
-
-
-def _quoted(text: str) -> str:
-    """Text for a message: as it is, unless it is so long that it would bury the sentence around it."""
-    if len(text) <= _QUOTED_LIMIT:
-        return text
-    return f"{text[:_QUOTED_LIMIT]}… ({len(text)} characters)"
-
-
-def _said(error: BaseException) -> str:
-    """What an error says of itself, or its type when it says nothing."""
-    return str(error) or type(error).__name__
 
 
 class SchedulerError(Exception):
@@ -93,7 +88,7 @@ class ScheduleDuplicateTaskError(SchedulerError):
 
     def __init__(self, *, task_name: str) -> None:
         super().__init__(
-            f'Task with name "{_quoted(task_name)}" is already scheduled', {"taskName": task_name}
+            f'Task with name "{excerpt(task_name)}" is already scheduled', {"taskName": task_name}
         )
 
 
@@ -115,21 +110,25 @@ class FieldParseError(SchedulerError):
 class _RefusedExpressionError(SchedulerError):
     """What the two errors about refused expressions share: one wording, one set of details."""
 
-    def __init__(self, *, expression: str, field: str, reason: str, cause: BaseException | None) -> None:
+    def __init__(
+        self, *, expression: str, field: str, reason: str, cause: SchedulerError | None = None
+    ) -> None:
         super().__init__(
-            f'Invalid cron expression "{_quoted(expression)}": {field} field {reason}',
+            f'Invalid cron expression "{excerpt(expression)}": {field} field {reason}',
             {"expression": expression, "field": field, "reason": reason},
         )
         self.__cause__ = cause
 
 
 class InvalidCronExpressionError(_RefusedExpressionError):
-    """The cron parser refuses a text."""
+    """The cron parser refuses a text; the cause, if any, is a FieldParseError."""
 
-    def __init__(
-        self, *, expression: str, field: str, reason: str, cause: FieldParseError | None = None
-    ) -> None:
-        super().__init__(expression=expression, field=field, reason=reason, cause=cause)
+
+class InvalidScheduleError(SchedulerError):
+    """A schedule text that is not plain cron cannot be used."""
+
+    def __init__(self, *, text: str, reason: str) -> None:
+        super().__init__(f'Invalid schedule "{excerpt(text)}": {reason}', {"text": text, "reason": reason})
 
 
 class CronExpressionInvalidError(_RefusedExpressionError):
@@ -149,7 +148,7 @@ class CronCalculationError(SchedulerError):
 
     def __init__(self, *, expression: str, current_time: datetime, cause: Exception) -> None:
         super().__init__(
-            f"Failed to calculate next occurrence: {_said(cause)}",
+            f"Failed to calculate next occurrence: {error_text(cause)}",
             {"expression": expression, "currentTime": current_time.isoformat(), "cause": cause},
         )
 
@@ -159,7 +158,7 @@ class ScheduleTaskError(SchedulerError):
 
     def __init__(self, *, name: str, cron_expression: str, cause: BaseException) -> None:
         super().__init__(
-            f"Failed to schedule task '{_quoted(name)}': {_said(cause)}",
+            f"Failed to schedule task '{excerpt(name)}': {error_text(cause)}",
             {"name": name, "cronExpression": cron_expression, "cause": cause},
         )
 
@@ -168,7 +167,7 @@ class StopSchedulerError(SchedulerError):
     """`stop` could not do all it should; everything is released all the same."""
 
     def __init__(self, cause: BaseException) -> None:
-        super().__init__(f"Failed to stop scheduler: {_said(cause)}", {"cause": cause})
+        super().__init__(f"Failed to stop scheduler: {error_text(cause)}", {"cause": cause})
 
 
 class TaskTryDeserializeError(SchedulerError):
@@ -223,6 +222,9 @@ class TaskListMismatchError(SchedulerError):
 class StoreError(SchedulerError):
     """A store cannot do what was asked; says which store, why, and what to do about it."""
 
+    is_undone = False
+    """Whether what was asked has certainly not been done. Else nobody knows."""
+
     def __init__(self, *, store: str, reason: str, cause: BaseException | None = None) -> None:
         super().__init__(f"Store {store}: {reason}", {"store": store, "reason": reason})
         self.__cause__ = cause
@@ -247,6 +249,68 @@ class StoreReplacedError(StoreError):
             f"back, or move that file away. It {fault.details['reason']}"
         )
         super().__init__(store=store, reason=reason, cause=fault)
+
+
+class ListRefusedError(SchedulerError):
+    """A list would remove every task of other live nodes of a cluster; nothing was changed."""
+
+    def __init__(self, *, store: str, namespace: str, nodes: list[str]) -> None:
+        super().__init__(
+            f"This list would remove all tasks of the live nodes {', '.join(nodes)} in namespace "
+            f"{namespace!r} of {store}. Another application? Give it a namespace of its own (namespace=). "
+            "If these tasks are to go, say replace=True",
+            {"store": store, "namespace": namespace, "nodes": nodes},
+        )
+
+
+class NoSuchTaskError(SchedulerError):
+    """A request names no task of the app; *close* are names that may be meant."""
+
+    def __init__(self, *, name: str, close: list[str]) -> None:
+        hint = f"; {suggestion(close)}" if close else ""
+        super().__init__(f"There is no task {excerpt(name)!r}{hint}", {"name": name, "close": close})
+
+
+class RunCancelledError(SchedulerError):
+    """The run of a task was cancelled because somebody asked for that (`App.cancel`)."""
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(f"The run of {excerpt(name)!r} was cancelled", {"name": name})
+
+
+class EntryNameError(SchedulerError):
+    """An entry was to be added or removed under the name of a declared task."""
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(
+            f"Task {excerpt(name)!r} is declared by the program, so it is no entry that could be added or"
+            " removed; choose another name, or change the declaration",
+            {"name": name},
+        )
+
+
+class HolderAwayError(SchedulerError):
+    """A control of a standby process has no answer from the process that holds the store."""
+
+    def __init__(self, *, store: str, is_asked: bool) -> None:
+        asked = "; it was asked, and may have done it" if is_asked else ""
+        super().__init__(
+            f"This process stands by, and the one that holds {store} does not answer{asked}. "
+            "If it has ended, a standby takes over within a second: try again. If not, "
+            "is it an App with standby=True?",
+            {"store": store, "isAsked": is_asked},
+        )
+
+
+class TaskNotFoundError(SchedulerError):
+    """A request for one task of a cluster names none; *close* are names that may be meant."""
+
+    def __init__(self, *, name: str, store: str, namespace: str, close: list[str]) -> None:
+        hint = f"; {suggestion(close)}" if close else ""
+        super().__init__(
+            f"There is no task {excerpt(name)!r} in namespace {namespace!r} of {store}{hint}",
+            {"name": name, "store": store, "namespace": namespace, "close": close},
+        )
 
 
 class StoreInUseError(SchedulerError):

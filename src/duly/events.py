@@ -1,4 +1,4 @@
-"""Events: what the scheduler tells the world (SCHEDULER.md 7).
+"""Events: what happened, for listeners and the log (spec/scheduler.md 7).
 
 Events are the contract; logging, metrics, traces and dashboards are listeners. Each event goes to the
 user's listeners, then to the stdlib logger `duly`. An event that nobody would see is not even made: ask
@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from duly.forks import process_id
+from duly.formatting import brief_ms, one_line
 
 _logger = logging.getLogger("duly")
 
@@ -52,14 +53,20 @@ LEVELS: Mapping[str, int] = {
     "RecorderFault": logging.ERROR,
     "RecorderRecovered": logging.INFO,
     "MonitorFault": logging.ERROR,
-    "MemberJoined": logging.INFO,
-    "ShardsTaken": logging.INFO,
-    "ShardsGiven": logging.INFO,
-    "ShardsLost": logging.ERROR,
-    "EditionPublished": logging.INFO,
-    "EditionSuperseded": logging.WARNING,
-    "BoardFault": logging.ERROR,
-    "BoardRecovered": logging.INFO,
+    "NodeJoined": logging.INFO,
+    "NodeFenced": logging.WARNING,
+    "NodeReturned": logging.WARNING,
+    "TrustLost": logging.ERROR,
+    "LoopBlocked": logging.WARNING,
+    "TaskMissed": logging.WARNING,
+    "TaskRequested": logging.INFO,
+    "TaskPaused": logging.INFO,
+    "TaskResumed": logging.INFO,
+    "EntryAdded": logging.INFO,
+    "EntryChanged": logging.INFO,
+    "EntryRemoved": logging.INFO,
+    "TaskInterruptedAgain": logging.ERROR,
+    "ListReconciled": logging.INFO,
     "ServerChanged": logging.WARNING,
     "SupervisorStarted": logging.INFO,
     "SupervisorStopping": logging.INFO,
@@ -84,13 +91,15 @@ LEVELS: Mapping[str, int] = {
     "TimerRemoved": logging.INFO,
     "TimerUnreadable": logging.ERROR,
     "TimerFired": logging.INFO,
+    "TimerQueued": logging.INFO,
     "TimerMissed": logging.WARNING,
-    "TimerSkipped": logging.WARNING,
     "TimerRunEnded": logging.INFO,
     "TimerRetryScheduled": logging.INFO,
     "DashboardStarted": logging.INFO,
     "DashboardFault": logging.WARNING,
     "DeadManPingFailed": logging.WARNING,
+    "NotificationSent": logging.INFO,
+    "NotificationFailed": logging.WARNING,
     "ListenerFault": logging.ERROR,
     "ListenerRecovered": logging.INFO,
 }
@@ -105,6 +114,8 @@ class Event:
     level: int
     time: datetime
     fields: dict[str, Any]
+    exception: BaseException | None = None
+    """What a failed run has raised. It is not among the fields: those can be written down."""
 
 
 Listener = Callable[[Event], object]
@@ -118,10 +129,10 @@ class Announcer:
         self._choosy: dict[str, tuple[Listener, ...]] = {}
         self._now = now
         self.pid: int | None = None
-        """The only process that tells, once there is one: a forked child has a copy of every listener."""
+        """The only process that emits, once it is set: a forked child has a copy of every listener."""
 
     def listen(self, listener: Listener, names: Iterable[str], /) -> None:
-        """Tell *listener*, too, of the events with these *names*, and of no others."""
+        """Call *listener*, too, with the events that have these *names*, and with no others."""
         for name in names:
             self._choosy[name] = (*self._choosy.get(name, ()), listener)
 
@@ -129,17 +140,20 @@ class Announcer:
         """Whether anybody would see such an event."""
         return bool(self._listeners) or name in self._choosy or _logger.isEnabledFor(LEVELS[name])
 
-    def announce(self, name: str, /, **fields: Any) -> None:
-        """Tell that *name* happened just now."""
-        if not self.wants(name) or (self.pid is not None and self.pid != process_id()):
+    def announce(
+        self, name: str, exception: BaseException | None = None, level: int | None = None, /, **fields: Any
+    ) -> None:
+        """Emit the event *name*, which happened just now. *level* takes the place of the one in LEVELS."""
+        is_wanted = self.wants(name) or (level is not None and _logger.isEnabledFor(level))
+        if not is_wanted or (self.pid is not None and self.pid != process_id()):
             return
-        event = Event(name, LEVELS[name], self._time(), fields)
+        event = Event(name, LEVELS[name] if level is None else level, self._time(), fields, exception)
         for listener in (*self._listeners, *self._choosy.get(name, ()), _log):
             try:
                 listener(event)
             except BaseException as error:
-                # Not even a listener that raises CancelledError may end the loop that tells it.
-                tell_operator(f"duly: listener {listener!r} failed on {name}: {described(error)}")
+                # Not even a listener that raises CancelledError may end the loop that calls it.
+                warn_operator(f"duly: listener {listener!r} failed on {name}: {described(error)}")
 
     def _time(self) -> datetime:
         try:
@@ -149,7 +163,7 @@ class Announcer:
             return datetime.now(UTC)  # noqa: TID251 (the clock cannot say)
 
 
-def tell_operator(sentence: str) -> None:
+def warn_operator(sentence: str) -> None:
     """Say one line on stderr, when there is no better way to say it."""
     # Straight to stderr: the listener that failed may be the log itself.
     with suppress(Exception):  # and if even that is closed, there is nobody left to tell
@@ -160,14 +174,18 @@ def tell_operator(sentence: str) -> None:
 def _log(event: Event) -> None:
     if not _logger.isEnabledFor(event.level):
         return
-    fields = {key: _safe(value) for key, value in event.fields.items()}
-    told = " ".join(f"{key}={value}" for key, value in fields.items())
-    extra = {"event": event.name, "fields": fields}
-    _logger.log(event.level, "%s", f"{event.name} {told}".rstrip(), extra=extra)
-
-
-def _safe(value: Any) -> Any:
-    return one_line(value) if isinstance(value, str) else value
+    fields = {
+        key: one_line(value) if isinstance(value, str) else value for key, value in event.fields.items()
+    }
+    shown = fields | {"duration": brief_ms(event.fields["duration"])} if "duration" in fields else fields
+    text = " ".join([event.name, *(f"{key}={value}" for key, value in shown.items())])
+    _logger.log(
+        event.level,
+        "%s",
+        text,
+        extra={"event": event.name, "fields": fields},
+        exc_info=event.exception if isinstance(event.exception, Exception) else None,
+    )
 
 
 TOOK_EFFECT = "the list has taken effect all the same"
@@ -175,18 +193,7 @@ FAILED = "the list has not taken effect"
 STOPS_ALL_THE_SAME = "the scheduler is stopping all the same"
 """What is noted on the cancellation of a call that had begun: giving it up does not undo it."""
 CUT_OFF = "cut off: others may start it now"
-"""With what a run is cancelled that counts as if its process had died: no end of it is heard of."""
-
-_LINE_LIMIT = 200
-
-
-def one_line(text: str) -> str:
-    """Text fit for one line of a log: control and direction characters escaped, no longer than needed."""
-    if len(text) > _LINE_LIMIT:
-        text = f"{text[:_LINE_LIMIT]}… ({len(text)} characters)"
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+"""The message of a cancellation that counts as the death of the process: the run has no end."""
 
 
 def described(error: BaseException) -> str:

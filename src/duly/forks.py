@@ -19,12 +19,12 @@ def process_id() -> int:
     return _pid
 
 
-def _note_fork() -> None:
+def _on_fork() -> None:
     global _pid  # noqa: PLW0603 (a process has one id)
     _pid = os.getpid()
 
 
-os.register_at_fork(after_in_child=_note_fork)
+os.register_at_fork(after_in_child=_on_fork)
 
 
 def end_if_forked(pid: int, where: object, error: BaseException | None = None) -> None:
@@ -49,6 +49,7 @@ def _end_child(pid: int, where: object, error: BaseException | None) -> NoReturn
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
+    # Without unwinding: open files, locks and `finally` blocks here are copies of the parent's.
     os._exit(code)
 
 

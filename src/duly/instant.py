@@ -6,6 +6,7 @@ only where people or cron look. This module is the only bridge, and it reads no 
 """
 
 from datetime import UTC, datetime, timedelta, tzinfo
+from typing import TypeVar
 
 Instant = int
 """Microseconds since the epoch. Names that hold one end in `_us`."""
@@ -15,6 +16,7 @@ MINUTE_US = 60 * SECOND_US
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_UTC = frozenset({"UTC", "UCT", "Universal", "Zulu", "GMT", "GMT0", "GMT+0", "GMT-0", "Greenwich"})
 
 # A day inside what datetime can hold, so that no zone's offset overflows it.
 EARLIEST_US = (datetime(1, 1, 3, tzinfo=UTC) - _EPOCH) // _MICROSECOND
@@ -29,13 +31,27 @@ LONGEST_US = 2**63 - 1
 
 
 def instant_of(moment: datetime) -> Instant:
-    """The instant of an aware datetime."""
     return (moment - _EPOCH) // _MICROSECOND
 
 
 def datetime_at(instant_us: Instant, zone: tzinfo) -> datetime:
     """The aware datetime of an instant, as the clocks of *zone* show it."""
     return (_EPOCH + timedelta(microseconds=instant_us)).astimezone(zone)
+
+
+def iso(instant_us: Instant, zone: tzinfo) -> str:
+    """An instant as events write it: ISO 8601 with the offset of *zone*."""
+    return datetime_at(instant_us, zone).isoformat()
+
+
+def zone_key(zone: tzinfo | str) -> str:
+    """The name of a zone in what machines compare: however a host calls UTC, it is the same zone."""
+    return "UTC" if str(zone).removeprefix("Etc/") in _UTC else str(zone)
+
+
+def time_of(at_us: Instant | None, zone: tzinfo) -> str | None:
+    """An instant as JSON has it: as `iso`; None for none and for never."""
+    return None if at_us is None or at_us >= NEVER_US else iso(at_us, zone)
 
 
 def duration_us(duration: timedelta) -> int:
@@ -47,3 +63,11 @@ def milliseconds(duration_us: int) -> int | float:
     """Microseconds as the milliseconds that events and errors speak of; whole when they are whole."""
     whole, rest = divmod(duration_us, 1000)
     return whole if rest == 0 else duration_us / 1000
+
+
+_Length = TypeVar("_Length", int, float)
+
+
+def back_off(pause: _Length, longest: _Length) -> _Length:
+    """The pause after *pause* when something has failed once more: twice as long, and at most *longest*."""
+    return min(2 * pause, longest)

@@ -1,4 +1,4 @@
-"""Marks: the rare paths of the scheduler, by name, so that tests can show that each of them is taken.
+"""Coverage marks: the rare paths of the scheduler, by name, so that tests can show that each is taken.
 
 A path that no test ever takes is a promise that nobody has checked. Where such a path begins, the code says
 `mark("name")`; the simulation counts the marks it passes, and a test fails if one of `MARKS` is never passed.
@@ -35,30 +35,28 @@ MARKS: Mapping[str, str] = {
 """Every mark of a single scheduler, and what it means."""
 
 CLUSTER_MARKS: Mapping[str, str] = {
-    "seat lost": "the board does not know a member any more, which joins anew",
-    "edition forgotten": "the board has lost the list that a member brought, which brings it again",
-    "another server": "another server answers, which may have forgotten: it is told what runs",
-    "edition back": "another member has brought the list back that a member has, and that is in effect again",
-    "trust ended": "a member could not renew its lease in time, and let go of everything",
-    "stray shards given": "the board has shards as a member's of which it does not know, and gets them back",
-    "renewed beside a move": "a lease was renewed while a move was waiting for the board",
-    "beat of an earlier life": "an answer came to a beat under a number that the member has given up",
-    "shards gone": "a member saw on the board that shards it held are another's",
-    "end taken from a row": "a run was reported ended by the member that ran it, to whoever holds its shard",
-    "run found away": "a shard was taken, and a task in it is still running at another member",
-    "run found cut off": "a shard was taken, and a task in it was running at a member that is dead",
-    "ends reported again": "another server answers, which may have forgotten ends that were reported",
-    "departed run found": "a list brings a task back whose run, from before its removal, goes on at a member",
-    "row behind memory": "the board shows a task as it was before a start that a member remembers",
-    "row put right": "a server that forgot a start is told of it by the member that made it",
-    "run missing on a row": "a member runs a task, and a row that came back to it does not show that",
-    "start taken back": "a member finds a start on a row that it wrote and did not carry out",
-    "away run ended": "the end of a run at another member was seen on the board",
-    "away run cut off": "the member that ran a task whose shard is held here has died",
-    "superseded task left alone": "a shard was taken, and a newer list has changed a task in it",
-    "unreadable row left alone": "a shard was taken, and a task in it cannot be read",
+    "stillness forgotten": "a node has not looked for a while, and forgets how long others stood still",
+    "node fenced": "a node has declared another one dead",
+    "found fenced": "a node finds that others have declared it dead",
+    "comes back": "a node gives up its id and goes on under a new one",
+    "return lost": "the answer to a return was lost",
+    "answer of an earlier id": "the answer to a claim came after its node had given up the id",
+    "answer lost": "the answer to a claim was lost",
+    "another server": "another server answers, which may have forgotten something",
+    "trust ended": "a node cut runs off, because they may be another node's soon",
+    "claimed and not owed": "a claimed row was owed no start, and was released",
+    "leave failed": "a node could not say that it leaves",
+    "joins with unfinished ends": "a scheduler that could not write its ends begins anew, and writes them",
+    "leaves in time": "a list could not be written, and the node stays until the runs of before have ended",
+    "loop closed": "the event loop was closed while the heartbeat thread had news for it",
+    "start withdrawn": "a row was claimed and not called, because the event loop was blocked",
+    "claim withdrawn": "the answer to a claim waited for a blocked loop, and the node came back without it",
+    "loop blocked": "a callback has blocked the event loop",
+    "list brought again": "the server has forgotten the list of a node, which brings it again",
+    "newer list": "another node has brought a list that this node has only in part",
+    "unreadable row left alone": "a row was claimed that cannot be read, and was released",
 }
-"""Every mark of a member of a cluster, and what it means."""
+"""Every mark of a node of a cluster, and what it means."""
 
 _passed: Counter[str] | None = None
 

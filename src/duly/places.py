@@ -30,7 +30,7 @@ _AFTER_KEY = re.compile(
 _OPTIONS = re.compile(r"""(postgres(?:ql)?://[^\s?'"]*\?)[^\s'")]+""")
 
 
-class Kind(Enum):
+class StoreKind(Enum):
     """What a place is."""
 
     FILE = "file"
@@ -65,14 +65,14 @@ class UnclearPlaceError(PlaceError):
         )
 
 
-def kind_of(place: str) -> Kind:
+def kind_of(place: str) -> StoreKind:
     """What *place* is. Raises PlaceError."""
     if place == ":memory:":
-        return Kind.MEMORY
+        return StoreKind.MEMORY
     if not place or "\0" in place:
         raise PlaceError("a store needs a path, such as 'state.db', or ':memory:'")
     if place.startswith(DATABASE_SCHEMES):
-        return Kind.DATABASE
+        return StoreKind.DATABASE
     if _SCHEME.match(place):
         raise UnclearPlaceError("an address of PostgreSQL that does not begin with postgresql://")
     if _KEY_VALUE.search(place):
@@ -81,7 +81,7 @@ def kind_of(place: str) -> Kind:
         raise UnknownSchemeError(place.partition("://")[0])
     if _USER_AND_PASSWORD.match(place):
         raise UnclearPlaceError("an address without its beginning")
-    return Kind.FILE
+    return StoreKind.FILE
 
 
 def has_password(url: str) -> bool:

@@ -1,4 +1,4 @@
-"""The scheduler: `initialize` and `stop`, and nothing else (SCHEDULER.md 1 and 4).
+"""The scheduler: `initialize` and `stop`, and nothing else (spec/scheduler.md 1 and 4).
 
 This is the outermost shell. It checks arguments, serves lifecycle calls in order, opens and closes the store,
 and hands everything else to the poller. It decides nothing about tasks.
@@ -7,7 +7,7 @@ and hands everything else to the poller. It decides nothing about tasks.
 import asyncio
 import contextvars
 import os
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta, tzinfo
 from enum import StrEnum
@@ -15,24 +15,30 @@ from typing import Any, NoReturn
 
 import tzlocal
 
-from duly.background import RESTART_PAUSE_S, at_loop_shutdown, cancel
+from duly.background import RESTART_PAUSE_S, at_loop_shutdown, cancel, retrieve_outcome
 from duly.clock import Clock, watchable
-from duly.cluster.clock import BoardClock
-from duly.cluster.custody import custody_of
+from duly.cluster.clock import DatabaseClock
+from duly.cluster.store import ClusterStore
+from duly.cluster.tasks import place_of, task_backend_of
 from duly.core.reconciliation import Reconciliation
 from duly.core.registration import Registration, validated
 from duly.core.task import Task
-from duly.engine.owner import Owner
-from duly.engine.telling import tell_outcome
-from duly.engine.turns import Turns
-from duly.errors import ScheduleTaskError, StopSchedulerError, StoreInUseError
+from duly.engine.calls import Owner, Turns
+from duly.engine.limits import RunLimits
+from duly.engine.tasks import emit_outcome
+from duly.errors import ListRefusedError, ScheduleTaskError, StopSchedulerError, StoreInUseError
 from duly.events import FAILED, STOPS_ALL_THE_SAME, TOOK_EFFECT, Announcer, Listener, described
 from duly.forks import end_if_forked, process_id
 from duly.instant import duration_us
 from duly.marks import mark
-from duly.store import Board, Store, store_for
+from duly.store import Store
 from duly.threads import outlasting_cancellation
 
+TaskTuple = tuple[str, str, Callable[[], Awaitable[object]], timedelta]
+"""A registration: name, cron text, async callback, retry delay. A list is taken too, but has no types."""
+
+_CLEAR = (StoreInUseError, ScheduleTaskError, ListRefusedError)
+"""Errors of `initialize` that are raised as they are."""
 _RELEASE_S = 5.0
 """How long the shutdown of an event loop waits for the store: a disk that never answers must not stop it."""
 
@@ -58,7 +64,7 @@ class Scheduler:
 
     def __init__(
         self,
-        store: "str | os.PathLike[str] | Store | Board",
+        store: "str | os.PathLike[str] | Store | ClusterStore",
         *,
         clock: Clock | None = None,
         timezone: tzinfo | None = None,
@@ -66,21 +72,16 @@ class Scheduler:
         max_concurrent_runs: int | None = None,
         run_timeout: timedelta | None = None,
     ) -> None:
-        place = store_for(store)
+        place = place_of(store)
         self._zone = _checked_zone(timezone)
         self._clock = watched = (
-            BoardClock() if clock is None and isinstance(place, Board) else watchable(clock)
+            DatabaseClock() if clock is None and isinstance(place, ClusterStore) else watchable(clock)
         )
         self._announcer = Announcer(_checked_listeners(listeners), watched.now)
         self._announce = self._announcer.announce
-        self._custody = custody_of(
-            place,
-            watched,
-            self._announcer,
-            max_concurrent_runs=_checked_limit(max_concurrent_runs),
-            run_timeout_us=_checked_timeout_us(run_timeout),
-        )
-        self._book, self._poller = self._custody.book, self._custody.poller
+        limits = RunLimits(_checked_limit(max_concurrent_runs), _checked_timeout_us(run_timeout))
+        self._backend = task_backend_of(place, watched, self._announcer, limits)
+        self._poller = self._backend.poller
         self._state = SchedulerState.UNINITIALIZED
         self._owner = Owner(self._is_at_rest)
         self._is_orphaned = False
@@ -102,7 +103,7 @@ class Scheduler:
         self._owner.check_process()
         return self._state
 
-    def initialize(self, registrations: Sequence[Sequence[Any]]) -> Coroutine[Any, Any, None]:
+    def initialize(self, registrations: Sequence[TaskTuple]) -> Coroutine[Any, Any, None]:
         """Make *registrations* the tasks of this scheduler; the answer must be awaited.
 
         Each is (name, cron text, async callback, retry delay as a timedelta). A bad argument raises here and
@@ -110,6 +111,11 @@ class Scheduler:
         """
         self._owner.check_process()
         return self._initialize(validated(registrations), self._turns.number())
+
+    def _bring(self, registrations: list[Registration]) -> Coroutine[Any, Any, None]:
+        """Like `initialize`, for registrations that are checked already (`duly.App`)."""
+        self._owner.check_process()
+        return self._initialize(registrations, self._turns.number())
 
     def stop(self) -> Coroutine[Any, Any, None]:
         """Start no more runs, wait for those in flight, record their results, let go of everything.
@@ -123,11 +129,11 @@ class Scheduler:
     # --- who may call ---
 
     @contextmanager
-    def _called(self) -> Iterator[None]:
+    def _one_call(self) -> Iterator[None]:
         """Let one call do its work. Raises ForkedSchedulerError or ForeignEventLoopError."""
         with self._owner.call() as was_orphaned:
             if was_orphaned:
-                # Whoever waited on the closed loop, for a turn or for a release, waits for ever.
+                # A call that waited on the closed loop, for a turn or for a release, waits for ever.
                 self._is_orphaned = True
                 self._turns = Turns()
                 self._stops_requested, self._is_stop_served, self._is_stopping_inside = 0, False, False
@@ -146,13 +152,14 @@ class Scheduler:
             self._state in {SchedulerState.UNINITIALIZED, SchedulerState.STOPPED}
             and not len(self._poller.runs)
             and not self._is_stopping_inside
-            and all(map(_is_over, (self._letting_go, self._runs_ended)))
+            and all(task is None or task.done() for task in (self._letting_go, self._runs_ended))
         )
 
     async def _on_loop_shutdown(self) -> None:
         self._forget_shutdown = None
         end_if_forked(self._owner.pid, "duly scheduler")
         with suppress(TimeoutError):
+            # A store that hangs must not keep the loop from closing.
             async with asyncio.timeout(_RELEASE_S):
                 await self._abort()
 
@@ -169,18 +176,16 @@ class Scheduler:
     # --- initialize ---
 
     async def _initialize(self, registrations: list[Registration], number: int) -> None:
-        with self._called():
-            await self._initialize_here(registrations, number)
-
-    async def _initialize_here(self, registrations: list[Registration], number: int) -> None:
-        if self._is_stop_wanted():
-            self._check_outside(registrations)
-        leave = self._poller.runs.enter_wait()
-        try:
-            async with self._turns.of(number, lambda: self._check_not_awaited(registrations)):
-                await self._initialize_in_turn(registrations)
-        finally:
-            leave()
+        with self._one_call():
+            if self._is_stop_wanted():
+                self._check_outside(registrations)
+            # If this call is a run's: a shutdown must not wait for that run, which waits for it.
+            leave = self._poller.runs.enter_wait()
+            try:
+                async with self._turns.of(number, lambda: self._check_not_awaited(registrations)):
+                    await self._initialize_in_turn(registrations)
+            finally:
+                leave()
 
     async def _initialize_in_turn(self, registrations: list[Registration]) -> None:
         self._poller.hold()
@@ -189,11 +194,12 @@ class Scheduler:
             self._initializing = asyncio.ensure_future(self._initialize_now(registrations))
             await outlasting_cancellation(self._initializing)
         except asyncio.CancelledError as cancelled:
-            # Whoever gave it up, or records it, may want to know what became of the list.
+            # For the caller who gave it up, and for a recorder: what became of the list.
             cancelled.add_note(_what_became_of(self._initializing))
             raise
         finally:
-            # Not at once: whoever awaits this call, or a task of it, goes on before the first callback.
+            # Two turns of the loop later: the caller, who awaits this call or a task of it, goes on before
+            # the first callback is called.
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._poller.release)
 
@@ -213,6 +219,7 @@ class Scheduler:
         if self._state is SchedulerState.STOPPING:  # by a stop that was cancelled half-way
             await self._shut_down_quietly()
         if self._runs_ended is not None:  # by a failed initialize, which nobody waited for
+            # Cancelled so that letting go need not wait for the runs: the new list takes them over.
             self._runs_ended.cancel()
             await self._let_go_of_it()
         if self._state is SchedulerState.RUNNING:
@@ -224,10 +231,11 @@ class Scheduler:
         self._state = SchedulerState.INITIALIZING
         self._announce("SchedulerInitializationStarted", totalRegistrations=len(registrations))
         try:
-            outcome = await self._custody.begin(registrations, self._zone or tzlocal.get_localzone())
+            outcome = await self._backend.begin(registrations, self._zone or tzlocal.get_localzone())
         except BaseException as error:
             self._state = SchedulerState.UNINITIALIZED
             self._fail(error, registrations)
+        # One hook at a time: an earlier life on this loop may have left its own.
         self._ignore_shutdown()
         self._forget_shutdown = at_loop_shutdown(self._on_loop_shutdown)
         await self._go(outcome, scheduled=outcome.tasks)
@@ -236,7 +244,7 @@ class Scheduler:
         self._state = SchedulerState.REINITIALIZING
         self._announce("SchedulerReinitializationStarted")
         try:
-            outcome = await self._custody.change(registrations)
+            outcome = await self._backend.change(registrations)
         except BaseException as error:
             mark("reinitialize failed")
             self._shut_down_in_time()
@@ -244,19 +252,20 @@ class Scheduler:
             self._fail(error, registrations)
         await self._go(outcome, scheduled=[*outcome.added, *(change.after for change in outcome.overridden)])
 
-    async def _go(self, outcome: Reconciliation, *, scheduled: list[Task]) -> None:
-        tell_outcome(self._announcer, outcome, scheduled, self._book.zone)
+    async def _go(self, outcome: Reconciliation, *, scheduled: Sequence[Task]) -> None:
+        emit_outcome(self._announcer, outcome, scheduled, self._backend.zone)
         self._state = SchedulerState.RUNNING
+        # A stop that was called meanwhile waits for its turn, and nothing may start from that call on.
         self._poller.is_closed = self._is_stop_wanted()
-        if self._book.entries:
+        if self._backend.count:
             self._poller.begin()
         else:
             await self._poller.end()
 
     def _fail(self, error: BaseException, registrations: list[Registration]) -> NoReturn:
-        """Tell of *error* and raise it, as a ScheduleTaskError unless it is clear as it is."""
+        """Emit *error* and raise it, as a ScheduleTaskError unless it is clear as it is."""
         self._announce("SchedulerInitializationFailed", error=described(error))
-        if isinstance(error, StoreInUseError | ScheduleTaskError) or not isinstance(error, Exception):
+        if isinstance(error, _CLEAR) or not isinstance(error, Exception):
             raise error
         name, cron = (registrations[0].name, registrations[0].expression.text) if registrations else ("", "")
         raise ScheduleTaskError(name=name, cron_expression=cron, cause=error) from error
@@ -264,7 +273,7 @@ class Scheduler:
     # --- stop ---
 
     async def _stop(self, number: int) -> None:
-        with self._called():
+        with self._one_call():
             await self._stop_here(number)
 
     async def _stop_here(self, number: int) -> None:
@@ -273,6 +282,7 @@ class Scheduler:
                 await self._stop_from_inside()
             return
         self._stops_requested += 1
+        # At the call, not at its turn: nothing starts after a stop was requested (S1a, spec/model.md 5).
         self._poller.is_closed = True
         try:
             async with self._turns.of(number):
@@ -296,7 +306,7 @@ class Scheduler:
             self._begin_stop_for_inside()
         leave = self._poller.runs.enter_wait()
         try:
-            await self._poller.runs.ended(but_waiting=True)
+            await self._poller.runs.wait_for_ends(but_waiting=True)
         finally:
             leave()
 
@@ -318,7 +328,7 @@ class Scheduler:
             stopping.get_loop().call_later(RESTART_PAUSE_S, self._begin_stop_for_inside)
         else:
             self._is_stopping_inside = False
-            _noted(stopping)
+            retrieve_outcome(stopping)  # a fault of the store was announced as an event
 
     async def _stop_in_turn(self) -> None:
         if self._is_orphaned:
@@ -326,7 +336,7 @@ class Scheduler:
         await self._let_go_of_it()
         if self._state in {SchedulerState.UNINITIALIZED, SchedulerState.STOPPED}:
             # An initialize that failed may have left runs in flight, and so may a second one after it.
-            await self._poller.runs.ended(but_waiting=False)
+            await self._poller.runs.wait_for_ends(but_waiting=False)
             return
         if self._state is not SchedulerState.STOPPING:
             self._state = SchedulerState.STOPPING
@@ -345,14 +355,14 @@ class Scheduler:
     async def _shut_down(self, *, but_waiting: bool) -> None:
         """Wait for the runs in flight, write what they left, let go of the store."""
         self._poller.is_closed = True
-        await self._custody.retire()
-        await self._poller.runs.ended(but_waiting=but_waiting)
-        # Whoever gives up waiting does not undo it: the next stop or initialize waits for the same.
+        # The runs first: their ends are to be written before the store is let go.
+        await self._poller.runs.wait_for_ends(but_waiting=but_waiting)
+        # A caller who gives up waiting does not undo it: the next stop or initialize waits for the same.
         if self._letting_go is None:
-            self._letting_go = asyncio.ensure_future(self._custody.end())
-            self._letting_go.add_done_callback(_noted)
+            self._letting_go = asyncio.ensure_future(self._backend.end())
+            self._letting_go.add_done_callback(retrieve_outcome)
         letting_go = self._letting_go
-        await _finished(letting_go)
+        await _wait_for_end(letting_go)
         self._letting_go = None
         if letting_go.cancelled():  # by something that cancels every task it sees
             await self._shut_down(but_waiting=but_waiting)
@@ -362,13 +372,13 @@ class Scheduler:
     def _shut_down_in_time(self) -> None:
         """Shut down when the runs in flight have ended, or a new list comes; nobody waits for it now."""
         self._poller.is_closed = True
-        self._runs_ended = asyncio.ensure_future(self._poller.runs.ended(but_waiting=False))
+        self._runs_ended = asyncio.ensure_future(self._poller.runs.wait_for_ends(but_waiting=False))
         self._letting_go = asyncio.ensure_future(self._let_go_after(self._runs_ended))
 
     async def _let_go_after(self, runs_ended: asyncio.Task[None]) -> None:
         await asyncio.wait([runs_ended])
         try:
-            await self._custody.end()
+            await self._backend.end()
         except Exception as error:
             self._announce("StoreFault", error=described(error))
 
@@ -376,13 +386,13 @@ class Scheduler:
         """Wait until what `_shut_down_in_time` began is done."""
         while self._runs_ended is not None and self._letting_go is not None:
             letting_go = self._letting_go
-            await _finished(letting_go)
+            await _wait_for_end(letting_go)
             self._runs_ended = self._letting_go = None
             if letting_go.cancelled():  # by something that cancels every task it sees
                 self._shut_down_in_time()
 
     async def _shut_down_quietly(self) -> None:
-        """Shut down after a failure that is being raised; a second fault is told, not raised over it."""
+        """Shut down after a failure that is being raised; a second fault is emitted, not raised over it."""
         try:
             await self._shut_down(but_waiting=True)
         except Exception as error:
@@ -390,15 +400,17 @@ class Scheduler:
 
     async def _drop(self) -> None:
         """Let go of everything as a crash would (`duly.testing.crash`)."""
+        # Pending calls end before the backend drops: one that goes on would open the store again.
         calls = self._initializing, self._runs_ended, self._letting_go, self._stop_for_inside
         self._runs_ended = self._letting_go = self._stop_for_inside = None
         self._is_stopping_inside = False
         for call in calls:
+            # A crash may be called from within one of them, which must get to its end.
             if call is not None and call is not asyncio.current_task():
                 cancel(call)
         self._ignore_shutdown()
         self._state = SchedulerState.UNINITIALIZED
-        await self._custody.drop()
+        await self._backend.drop()
 
     def _ignore_shutdown(self) -> None:
         if self._forget_shutdown is not None:
@@ -408,7 +420,7 @@ class Scheduler:
 
 @contextmanager
 def _noting_cancellation(note: str) -> Iterator[None]:
-    """Note on a cancellation what becomes of the call all the same, for whoever gave it up or records it."""
+    """Note on a cancellation what becomes of the call, for the caller who gave it up and for a recorder."""
     try:
         yield
     except asyncio.CancelledError as cancelled:
@@ -422,20 +434,10 @@ def _what_became_of(initializing: asyncio.Task[None] | None) -> str:
     return TOOK_EFFECT
 
 
-async def _finished(task: asyncio.Task[None]) -> None:
+async def _wait_for_end(task: asyncio.Task[None]) -> None:
     """Wait for *task*, whatever it ends with; it may be one of a loop that is closed by now."""
     if not task.done():
         await asyncio.wait([task])
-
-
-def _is_over(task: asyncio.Task[None] | None) -> bool:
-    return task is None or task.done()
-
-
-def _noted(task: asyncio.Task[None]) -> None:
-    """Look at the outcome; the fault behind a failed stop has been announced as an event."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _checked_zone(zone: Any) -> tzinfo | None:

@@ -12,36 +12,40 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
+from duly.background import retrieve_outcome
 from duly.core.registration import is_async_callable
 from duly.forks import end_if_forked, process_id
 
 T = TypeVar("T")
 
-OVERDUE = "over its run_timeout"
-"""The message of a cancellation by time limit, which a function in a thread outlasts."""
+ENDED_EARLY = "ended before it has come to its end"
+"""The message of a cancellation by a time limit or by somebody's wish: a function in a thread outlasts it."""
 
-_outstanding: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Future[Any]]] = (
+_outstanding: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[asyncio.Future[Any], bool]] = (
     weakref.WeakKeyDictionary()
 )
 
 
-def outstanding(loop: asyncio.AbstractEventLoop) -> set[asyncio.Future[Any]]:
-    """The work that threads are doing for *loop* right now."""
-    return _outstanding.setdefault(loop, set())
+def outstanding(loop: asyncio.AbstractEventLoop) -> dict[asyncio.Future[Any], bool]:
+    """The work that threads are doing for *loop* right now, and whether it is a callback's."""
+    return _outstanding.setdefault(loop, {})
 
 
 class _Work(Generic[T]):
     """One call to make in a thread, and the future that waits for it."""
 
-    def __init__(self, function: Callable[[], T]) -> None:
+    def __init__(self, function: Callable[[], T], *, is_callback: bool = False) -> None:
         self._function = function
+        # The function sees what its caller sees, such as which run it belongs to.
         self._context = contextvars.copy_context()
         self._loop = asyncio.get_running_loop()
         self._pid = process_id()
         self.future: asyncio.Future[T] = self._loop.create_future()
         pending = outstanding(self._loop)
-        pending.add(self.future)
-        self.future.add_done_callback(pending.discard)
+        pending[self.future] = is_callback
+        self.future.add_done_callback(pending.pop)
+        # A waiter gets what it raises. If the waiting was cancelled, nobody looks at the outcome.
+        self.future.add_done_callback(retrieve_outcome)
 
     def perform(self) -> None:
         """Make the call, in whatever thread this is, and hand the outcome to the loop."""
@@ -58,7 +62,7 @@ class _Work(Generic[T]):
         try:
             self._loop.call_soon_threadsafe(settle, outcome)
         except RuntimeError:
-            # The loop is closed: nobody is left to hear of it.
+            # The loop is closed: nobody waits any more.
             return
 
     def _succeed(self, result: T) -> None:
@@ -78,15 +82,12 @@ class Works(Protocol):
 
     async def do(self, function: Callable[[], T], /) -> T:
         """Do *function* and wait for it; it is done even if the waiting is cancelled."""
-        ...
 
     def post(self, function: Callable[[], object], /) -> None:
         """Have *function* done some time; nobody waits for it."""
-        ...
 
     def end(self) -> None:
         """Take no more work until the next is given."""
-        ...
 
 
 class Worker:
@@ -100,13 +101,13 @@ class Worker:
 
     async def do(self, function: Callable[[], T]) -> T:
         """Call *function* in the thread. Once handed over it is done, even if the waiting is cancelled."""
-        return await asyncio.shield(self._given(function).future)
+        return await asyncio.shield(self._hand_in(function).future)
 
     def post(self, function: Callable[[], object]) -> None:
         """Have *function* called in the thread some time; nobody waits for it."""
-        self._given(function).future.add_done_callback(_noted)
+        self._hand_in(function)
 
-    def _given(self, function: Callable[[], T]) -> _Work[T]:
+    def _hand_in(self, function: Callable[[], T]) -> _Work[T]:
         if self._thread is None:
             # With a queue of its own: the old one may still hold what ends a thread that a fork took away.
             works: queue.SimpleQueue[_Work[Any] | None] = queue.SimpleQueue()
@@ -117,6 +118,7 @@ class Worker:
             thread.start()  # raises when the host has no thread left; the next piece of work tries again
             self._thread, self._queue = thread, works
         work = _Work(function)
+        # Handed over for good: from here on the function is called, whatever becomes of the caller.
         self._queue.put(work)
         return work
 
@@ -134,18 +136,12 @@ def _work_through(works: "queue.SimpleQueue[_Work[Any] | None]", last: threading
         work.perform()
 
 
-def _noted(future: asyncio.Future[Any]) -> None:
-    """Look at the outcome, so that the loop does not complain that nobody did."""
-    if not future.cancelled():
-        future.exception()
-
-
 class in_thread:  # noqa: N801 (used like a function)
     """Make a blocking function into a callback: each run calls it in a thread of its own.
 
-    A thread cannot be killed. A run that is cancelled by `run_timeout` therefore goes on until the function
-    returns, and the task does not start again before that. Any other cancellation, such as that of the whole
-    program, leaves the thread behind.
+    A thread cannot be killed. A run that is cancelled, by a time limit or `App.cancel`, therefore goes on
+    until the function returns, and the task does not start again before that. Any other cancellation, such as
+    that of the whole program, leaves the thread behind.
     """
 
     def __init__(self, function: Callable[[], object]) -> None:
@@ -160,9 +156,9 @@ class in_thread:  # noqa: N801 (used like a function)
 
     async def __call__(self) -> object:
         """Call the function in a new thread and wait for it."""
-        work = _Work(self._function)
+        work = _Work(self._function, is_callback=True)
         threading.Thread(target=work.perform, name=f"duly {self._function!r}", daemon=True).start()
-        return await outlasting_cancellation(work.future, only=OVERDUE)
+        return await outlasting_cancellation(work.future, only=ENDED_EARLY)
 
 
 async def outlasting_cancellation(future: asyncio.Future[T], *, only: str | None = None) -> T:
@@ -176,6 +172,7 @@ async def outlasting_cancellation(future: asyncio.Future[T], *, only: str | None
                 raise
             cancelled = error
     if cancelled is not None:
+        # Looked at, or asyncio logs that nobody did.
         future.exception()
         raise cancelled
     return future.result()

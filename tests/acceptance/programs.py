@@ -10,6 +10,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 from duly import Event, Scheduler, StoreInUseError
+from duly.scheduler import TaskTuple
 from duly.testing import VirtualClock
 from duly.verify import Recorder
 
@@ -45,7 +46,7 @@ async def minutes(store: str, start: str) -> None:
     """Five tasks that run every virtual minute, from *start* on, without end."""
     clock = VirtualClock(datetime.fromtimestamp(int(start) * 60, UTC))
 
-    def task(name: str) -> tuple[str, str, object, timedelta]:
+    def task(name: str) -> TaskTuple:
         async def callback() -> None:
             minute = int(clock.now().timestamp()) // 60
             say(f"S {name} {minute}")

@@ -27,7 +27,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**{name: value for name, value in os.environ.items() if name not in _TOLD}, **more}
 
 
-class Heard:
+class StreamLines:
     """The lines of a stream, as they come."""
 
     def __init__(self, stream: IO[str]) -> None:
@@ -84,7 +84,7 @@ class Home:
         self.write(text)
 
     def write(self, text: str) -> None:
-        """Change the configuration, all at once; without a dashboard, lest all daemons want one port."""
+        """Change the configuration, all at once; without a dashboard, or all daemons want one port."""
         new = self.path / "new"
         new.write_text(f"{text}\n{_NO_DASHBOARD[self.config.suffix]}\n")
         new.replace(self.config)
@@ -151,17 +151,17 @@ class Running:
         )
         self.pid = self.process.pid
         self._is_kept = False
-        self._out = None if self.process.stdout is None else Heard(self.process.stdout)
-        self._log = None if self.process.stderr is None else Heard(self.process.stderr)
+        self._out = None if self.process.stdout is None else StreamLines(self.process.stdout)
+        self._log = None if self.process.stderr is None else StreamLines(self.process.stderr)
 
     @property
-    def out(self) -> Heard:
+    def out(self) -> StreamLines:
         """What its services write."""
         assert self._out is not None
         return self._out
 
     @property
-    def log(self) -> Heard:
+    def log(self) -> StreamLines:
         """What it says itself."""
         assert self._log is not None
         return self._log
@@ -193,9 +193,9 @@ class Running:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(PATIENCE_S)
-        for heard in (self._out, self._log):
-            if heard is not None:
-                heard.join()
+        for lines in (self._out, self._log):
+            if lines is not None:
+                lines.join()
         for pid in [] if self._is_kept else living(self.home.path):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -1,130 +1,136 @@
-"""Members that die, stand still, join and leave: real processes on a real PostgreSQL."""
+"""Nodes that die, stand still, join and leave: real processes on a real PostgreSQL."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.cluster_world import World, now_us, tasks
+from duly.cluster import PostgresStore
+from duly.cluster.table import ReadRuns
+from tests.worlds.cluster import NodeProcess, World, now_us, tasks
 
-LONG = [f"long-{n}" for n in range(8)]
-FLAKY = [f"flaky-{n}" for n in range(6)]
-QUICK = [f"quick-{n}" for n in range(6)]
-ALL = tasks(*LONG, *FLAKY, *QUICK)
+LONG = [f"long-{n}" for n in range(6)]
+FLAKY = [f"flaky-{n}" for n in range(4)]
+ALL = tasks(*LONG, *FLAKY, "quick-1")
 
 
 @pytest.fixture
-def world(postgres_url: str, tmp_path: Path) -> Iterator[World]:
-    with World(postgres_url, tmp_path) as world:
+def world(postgres_url: str, tmp_path: Path, lease_s: float) -> Iterator[World]:
+    with World(postgres_url, tmp_path, lease_s=lease_s) as world:
         yield world
 
 
+def running(node: NodeProcess) -> list[str]:
+    """The long tasks that a node runs."""
+    return [run.name for run in node.runs() if run.how == "open" and run.name in LONG]
+
+
+def others(world: World, *gone: NodeProcess) -> list[NodeProcess]:
+    """All nodes but these."""
+    return [node for node in world.nodes if node not in gone]
+
+
 def test_kill(world: World) -> None:
-    """What a killed member ran starts once more, elsewhere, within seconds; its other tasks go on there."""
-    a, b, c = world.begin_all("abc", ALL)
-    world.run_at_home(LONG)
-    cut = [run.name for run in a.runs() if run.how == "open" and run.name in LONG]
-    streams = [name for name in FLAKY if world.holder(name) == "a"]
-    a.kill()
+    """What a killed node ran starts once more, elsewhere, within seconds; the streams of starts go on."""
+    world.begin_all("abc", ALL)
+    first = world.runner(LONG[0])
+    cut = running(first)
+    first.kill()
     killed_us = now_us()
-    for name in [*cut, *streams]:
-        world.until_started(name, among=[b, c], after_us=killed_us)
-    world.until_shared(b, c)
-    world.account()
+    for name in [*cut, *FLAKY]:
+        world.until_started(name, among=others(world, first), after_us=killed_us)
     for name in cut:
         assert [run.cause for run in world.runs(name)][-2:].count("interrupted") == 1
-    b.kill()
-    world.until_shared(c)
+    world.account()
+    second = world.runner(LONG[0])
+    second.kill()
+    (last,) = others(world, first, second)
+    world.until_alive(last)
     for name in LONG:
-        world.until_started(name, among=[c])
+        world.until_started(name, among=[last])
+    fenced = [facts for _, _, facts in world.events("NodeFenced")]
+    assert [fact for fact in fenced if set(cut) <= set(fact["runs"])]
     world.account()
     world.verify()
 
 
 def test_freeze(world: World) -> None:
-    """A member that stood still for longer than its lease has lost everything, and does nothing with it.
+    """A node that stood still for longer than its lease has lost everything, and does nothing with it.
 
-    It has its runs cancelled when it wakes up, starts nothing before it has joined anew, and gets its share.
+    It has its runs cancelled when it wakes up, and starts nothing before it has come back under another id.
     """
-    a, b = world.begin_all("ab", ALL)
-    world.run_at_home(LONG)
-    cut = [run.name for run in a.runs() if run.how == "open" and run.name in LONG]
-    assert cut
+    world.begin_all("ab", ALL)
+    a = world.runner(LONG[0])
+    (b,) = others(world, a)
+    cut = running(a)
     a.freeze()
     frozen_us = now_us()
-    world.until_shared(b)
     for name in [*cut, *FLAKY]:
         world.until_started(name, among=[b], after_us=frozen_us)
     before = a.mark()
     a.thaw()
-    a.until("event MemberJoined", after=before)
-    world.until_shared(a, b)
+    a.until("event NodeReturned", after=before)
     woken = a.said()[before:]
-    joined_us = next(line.at_us for line in woken if line.rest.startswith("MemberJoined"))
-    cancelled = [line.rest.split()[0] for line in woken if line.kind == "end" and line.at_us < joined_us]
-    assert sorted(cancelled) == sorted(cut)
-    assert [line for line in woken if line.kind == "start" and line.at_us < joined_us] == []
-    assert "event ShardsLost" in {f"{line.kind} {line.rest.split()[0]}" for line in woken}
-    began_us = now_us()
-    held = [name for name in FLAKY if world.holder(name) == "a"]
-    assert held
-    for name in held:
-        world.until_started(name, among=[a], after_us=began_us)
+    returned_us = next(line.at_us for line in woken if line.rest.startswith("NodeReturned"))
+    cancelled = [line.rest.split()[0] for line in woken if line.kind == "end" and line.at_us < returned_us]
+    # A short run may have been under way, too, when the node was stopped.
+    assert sorted(name for name in cancelled if name in LONG) == sorted(cut)
+    assert [line for line in woken if line.kind == "start" and line.at_us < returned_us] == []
+    lost = [[name for name in facts["runs"] if name in LONG] for _, _, facts in a.events("TrustLost")]
+    assert lost == [sorted(cut)]
+    world.until_alive(a, b)
+    a.until("start flaky", after=before)
     world.account()
     world.verify()
 
 
+@pytest.mark.steady
 def test_short_freeze(world: World) -> None:
-    """A member that stood still for less than its lease goes on as if nothing had been."""
-    a, b = world.begin_all("ab", ALL)
-    world.run_at_home(LONG)
+    """A node that stood still for less than its lease goes on as if nothing had been."""
+    world.begin_all("ab", ALL)
+    a = world.runner(LONG[0])
     for _ in range(3):
         a.pause()
-        a.until("start flaky", count=2, after=a.mark())
-    assert world.shares() == {"a": 16, "b": 16}
-    assert {run.how for run in world.runs() if run.name in LONG} <= {"open", "failed"}
-    assert [event for member in (a, b) for event in member.events("ShardsLost")] == []
+        world.until_started(FLAKY[0], after_us=now_us())
+    assert {run.how for run in world.runs() if run.name in LONG} == {"open"}
+    assert world.events("TrustLost", "NodeFenced") == []
     world.account()
     world.verify()
 
 
+@pytest.mark.steady
 def test_join(world: World) -> None:
-    """A member that joins gets its share, and what runs meanwhile ends where it is, once."""
+    """A node that joins takes its part, and what runs meanwhile ends where it is, once."""
     (a,) = world.begin_all("a", ALL)
     for name in LONG:
         world.until_started(name)
-    b = world.begin("b", ALL)
-    world.until_shared(a, b)
-    c = world.begin("c", ALL)
-    world.until_shared(a, b, c)
-    away = [name for name in LONG if world.holder(name) != "a"]
-    assert away
-    assert {run.member.name for run in world.runs() if run.name in LONG} == {"a"}
-    for name in away:
+    b, c = world.begin_all("bc", ALL)
+    assert {run.node for run in world.runs() if run.name in LONG} == {a}
+    b.until("start flaky")
+    c.until("start flaky")
+    for name in LONG:
         a.tell("fail", name)
     failed_us = now_us()
-    for name in away:
-        world.until_started(name, among=[b, c], after_us=failed_us)
-    assert [world.runs(name)[0].how for name in away] == ["failed"] * len(away)
+    for name in LONG:
+        world.until_started(name, after_us=failed_us)
+    assert [world.runs(name)[0].how for name in LONG] == ["failed"] * len(LONG)
     world.account()
     world.verify()
 
 
+@pytest.mark.steady
 def test_stop_with_a_long_run(world: World) -> None:
-    """A member that stops gives its tasks away at once; its run in flight ends where it is."""
-    a, b = world.begin_all("ab", ALL)
-    world.run_at_home(LONG)
-    mine = [run.name for run in a.runs() if run.how == "open" and run.name in LONG]
-    streams = [name for name in FLAKY if world.holder(name) == "a"]
-    assert len(mine) > 1
-    assert streams
+    """A node that stops leaves the rest to the others at once; its runs in flight end where they are."""
+    world.begin_all("ab", ALL)
+    a = world.runner(LONG[0])
+    (b,) = others(world, a)
+    good, *bad = running(a)
     a.tell("stop")
-    asked_us = now_us()
     a.until("event SchedulerStopRequested")
-    world.until_shared(b)
-    for name in streams:
+    asked_us = now_us()
+    for name in FLAKY:
         world.until_started(name, among=[b], after_us=asked_us)
-    good, *bad = mine
     a.tell("end", good)
     for name in bad:
         a.tell("fail", name)
@@ -136,6 +142,7 @@ def test_stop_with_a_long_run(world: World) -> None:
     assert next(run.how for run in reversed(a.runs()) if run.name == good) == "ok"
     requested_us = a.events("SchedulerStopRequested")[0][0]
     assert [run.name for run in a.runs() if run.start_us > requested_us] == []
+    world.until_alive(b)
     world.account()
     world.verify()
 
@@ -143,17 +150,93 @@ def test_stop_with_a_long_run(world: World) -> None:
 def test_cancellation_that_is_not_heard(world: World) -> None:
     """A callback that swallows its cancellation goes on beside its successor, and its end is not believed."""
     world.begin_all("ab", tasks("deaf-1"))
-    a = world.until_started("deaf-1").member
-    (b,) = [member for member in world.members if member is not a]
-    deaf = "deaf-1"
+    a = world.runner("deaf-1")
+    (b,) = others(world, a)
     a.freeze()
     frozen_us = now_us()
-    world.until_started(deaf, among=[b], after_us=frozen_us)
+    world.until_started("deaf-1", among=[b], after_us=frozen_us)
     before = a.mark()
     a.thaw()
-    a.until("event MemberJoined", after=before)
-    a.tell("end", deaf)
-    a.until(f"end {deaf}", after=before)
+    a.until("event NodeReturned", after=before)
+    a.tell("end", "deaf-1")
+    a.until("end deaf-1", after=before)
     b.kill()
-    again = world.until_started(deaf, among=[a], after_us=frozen_us)
+    again = world.until_started("deaf-1", among=[a], after_us=frozen_us)
     assert again.cause == "interrupted"
+
+
+def test_poison_task(world: World) -> None:
+    """A task that ends its process each time does not take down node after node, and is reported."""
+    listed = [*tasks("poison-1", "long-1"), *tasks(*FLAKY)]
+    hosts = {name: world.begin(name, listed) for name in "abc"}
+    lives = 0
+    while not world.events("TaskInterruptedAgain"):  # each host starts its program again when it has ended
+        world.until(
+            lambda: (
+                world.events("TaskInterruptedAgain")
+                or any(node.process.poll() is not None for node in hosts.values())
+            ),
+            "a program ends, or the task is reported",
+        )
+        for name, node in hosts.items():
+            if node.process.poll() is not None:
+                node.cut_us = node.said()[-1].at_us
+                lives += 1
+                hosts[name] = world.begin(f"{name}{lives}", listed)
+    reported_us, _, facts = world.events("TaskInterruptedAgain")[0]
+    assert (facts["taskName"], facts["interruptions"]) == ("poison-1", 3)
+    assert facts["retryAt"]
+    poisoned = world.runs("poison-1")
+    assert len([run for run in poisoned if run.start_us < reported_us]) == 3
+    assert len({run.run_id for run in poisoned}) == 1
+    later_us = now_us()
+    for name in FLAKY:
+        world.until_started(name, after_us=later_us)
+    for node in world.nodes:
+        if node.cut_us is None and node.process.poll() is not None:
+            node.cut_us = node.said()[-1].at_us
+    world.account()
+
+
+def test_blocked_loop(postgres_url: str, tmp_path: Path) -> None:
+    """A callback that blocks its event loop for two leases costs nothing but time, and is told by name.
+
+    It runs once for each due, and nothing else that runs there is cancelled.
+    """
+    with World(postgres_url, tmp_path, lease_s=4) as world:
+        blocking = [f"block-{n}" for n in range(3)]
+        world.begin_all("abc", tasks(*blocking, *LONG, *FLAKY))
+        for name in blocking:
+            world.until_started(name).node.until(f"end {name} .* ok")
+        for name in LONG:
+            world.until_started(name)
+        world.until(lambda: world.events("LoopBlocked"), "the block is told")
+        told = {facts["taskName"]: facts["seconds"] for _, _, facts in world.events("LoopBlocked")}
+        assert set(told) <= set(blocking)
+        assert max(told.values()) > 5
+        for name in blocking:
+            runs = world.runs(name)
+            assert len(runs) == len({run.run_id for run in runs})
+        assert {run.how for run in world.runs() if run.name in LONG} == {"open"}
+        assert "cancelled" not in {run.how for run in world.runs()}
+        assert world.events("TrustLost", "NodeFenced") == []
+        world.account()
+        world.verify()
+
+
+@pytest.mark.steady
+def test_history_of_all_nodes(world: World) -> None:
+    """Every run of every node is in the history, once, with its node and token."""
+    nodes = world.begin_all("ab", tasks(*FLAKY, "quick-1"))
+    for node in nodes:
+        node.until("start flaky", count=2)
+    for node in nodes:
+        node.stop()
+    seen = {(node.process.pid, run.name, run.token) for node in nodes for run in node.runs()}
+    with closing(PostgresStore(world.url).table()) as table:
+        past = table.do(ReadRuns(limit=10_000))
+    recorded = [(int(run.node.rpartition(":")[2]), run.name, run.token) for run in past]
+    assert len(recorded) == len(seen)
+    assert set(recorded) == seen
+    assert {run.run.result for run in past if run.name in FLAKY} == {"failure"}
+    assert {run.run.result for run in past if run.name == "quick-1"} == {"success"}

@@ -1,200 +1,264 @@
-"""Deploying to real processes: newer lists, older ones brought back, wrong clocks, and a pooler."""
+"""Deploying to real processes: newer lists, older ones brought back, two applications, clocks, a pooler."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster_world import MemberProcess, World, now_us, tasks
+from tests.worlds.cluster import NodeProcess, World, now_us, tasks
+from tests.worlds.postgres import PostgresServer
 
-OLD = tasks("long-kept", "long-removed", *(f"flaky-kept-{n}" for n in range(4)), "flaky-removed") + tasks(
-    "flaky-changed", delay_s=0.3
-)
-NEW = tasks("long-kept", *(f"flaky-kept-{n}" for n in range(4)), "flaky-added") + tasks(
-    "flaky-changed", delay_s=0.25
-)
-KEPT = [f"flaky-kept-{n}" for n in range(4)]
+KEPT = [f"flaky-kept-{n}" for n in range(3)]
+OLD = tasks("long-kept", "long-removed", *KEPT, "flaky-removed") + tasks("flaky-changed", delay_s=0.3)
+NEW = tasks("long-kept", *KEPT, "flaky-added") + tasks("flaky-changed", delay_s=0.25)
 GONE = {"long-removed", "flaky-removed"}
 
 
 @pytest.fixture
-def world(postgres_url: str, tmp_path: Path) -> Iterator[World]:
-    with World(postgres_url, tmp_path) as world:
+def world(postgres_url: str, tmp_path: Path, lease_s: float) -> Iterator[World]:
+    with World(postgres_url, tmp_path, lease_s=lease_s) as world:
         yield world
 
 
-def ready_us(member: MemberProcess) -> int:
+def ready_us(node: NodeProcess) -> int:
     """When its last list had taken effect."""
-    return member.said("ready")[-1].at_us
+    return node.said("ready")[-1].at_us
 
 
-def started_after(member: MemberProcess, at_us: int) -> set[str]:
-    """What a member started after a time."""
-    return {run.name for run in member.runs() if run.start_us > at_us}
+def started_after(node: NodeProcess, at_us: int) -> set[str]:
+    """What a node started after a time."""
+    return {run.name for run in node.runs() if run.start_us > at_us}
 
 
+@pytest.mark.steady
 def test_rolling_deploy(world: World) -> None:
-    """From the moment a newer list has taken effect nobody starts by the older one; runs in flight go on."""
+    """Nodes with the older list go on with what both lists share, and nothing else; no run is cut off."""
     a, b = world.begin_all("ab", OLD)
-    world.run_at_home(["long-kept", "long-removed"])
+    for name in ("long-kept", "long-removed"):
+        world.until_started(name)
     new = world.begin("new", NEW)
     deployed_us = ready_us(new)
-    for member in (a, b):
-        member.until("event EditionSuperseded")
-    world.until_shared(new)
-    for name in [*KEPT, "flaky-added", "flaky-changed"]:
-        world.until_started(name, among=[new])
-    assert not started_after(a, deployed_us)
-    assert not started_after(b, deployed_us)
-    (kept,) = [run for run in world.runs("long-kept") if run.how == "open"]
-    (removed,) = [run for run in world.runs("long-removed") if run.how == "open"]
-    kept.member.tell("fail", "long-kept")
-    removed.member.tell("fail", "long-removed")
-    world.until_started("long-kept", among=[new])
-    for member in (a, b):
-        member.stop()
+    for name in ("flaky-added", "flaky-changed"):
+        world.until_started(name, among=[new], after_us=deployed_us)
+    for node in (a, b):  # a start may have been claimed just before
+        node.until(f"start ({'|'.join(KEPT)})", count=3, after=node.mark())
+    settled_us = now_us()
+    for node in (a, b):
+        node.until("start flaky", count=3, after=node.mark())
+        assert started_after(node, settled_us) <= {*KEPT, "long-kept"}
+    world.runner("long-kept").tell("fail", "long-kept")
+    world.runner("long-removed").tell("fail", "long-removed")
+    world.until_started("long-kept", after_us=settled_us)
+    for node in (a, b):
+        for run in node.runs():
+            if run.how == "open":
+                node.tell("end", run.name)
+        node.stop()
     also = world.begin("also", NEW)
-    world.until_shared(new, also)
-    also_us = now_us()
-    world.until_started(next(name for name in KEPT if world.holder(name) == "also"), among=[also])
-    assert not GONE & {run.name for run in world.runs() if run.start_us > deployed_us}
-    assert also_us
+    world.until_started("flaky-added", among=[also])
+    assert not GONE & {run.name for run in world.runs() if run.start_us > settled_us}
+    assert world.events("TrustLost") == []
+    (changed,) = [facts for _, _, facts in new.events("ListReconciled")]
+    assert (changed["added"], changed["overridden"], changed["orphaned"]) == (1, 1, 2)
+    assert also.events("ListReconciled") == []
     world.account()
     world.verify()
 
 
+@pytest.mark.steady
 def test_reinitialization(world: World) -> None:
-    """A member that brings a new list by itself supersedes the others, until they bring it too."""
+    """A node that brings a new list by itself changes it for all; the other brings it too, and has it all."""
     a, b = world.begin_all("ab", OLD)
     a.bring(NEW)
-    changed_us = ready_us(a)
-    b.until("event EditionSuperseded")
-    world.until_shared(a)
     world.until_started("flaky-added", among=[a])
-    assert not started_after(b, changed_us)
     b.bring(NEW)
-    world.until_shared(a, b)
-    assert not GONE & {run.name for run in world.runs() if run.start_us > changed_us}
+    brought_us = ready_us(b)
+    world.until_started("flaky-added", among=[b], after_us=brought_us)
+    assert not GONE & {run.name for run in world.runs() if run.start_us > brought_us}
     world.account()
     world.verify()
 
 
+@pytest.mark.steady
 def test_rollback(world: World) -> None:
-    """An older list brought back while the newer one lives is superseded; later it takes effect."""
-    old = [task for task in OLD if task[0] != "long-removed"]
-    (a,) = world.begin_all("a", old)
+    """An older list that is brought back is simply another list, also while nodes with the newer one live."""
+    a = world.begin("a", OLD)
     new = world.begin("new", NEW)
-    a.until("event EditionSuperseded")
-    b = world.begin("b", old)
-    b.until("event EditionSuperseded")
     world.until_started("flaky-added", among=[new])
-    assert b.starts() == 0
-    new.stop()
-    gone_us = now_us()
-    for name in KEPT:
-        world.until_started(name, among=[a, b], after_us=gone_us)
-    c = world.begin("c", old)
-    back_us = ready_us(c)
-    c.until("event EditionPublished")
-    world.until_shared(a, b, c)
-    for name in [*KEPT, "flaky-removed", "flaky-changed"]:
-        world.until_started(name, after_us=back_us)
-    assert "flaky-added" not in {run.name for run in world.runs() if run.start_us > back_us}
+    back = world.begin("back", OLD)
+    back_us = ready_us(back)
+    for name in ("flaky-removed", "flaky-changed"):
+        world.until_started(name, among=[a, back], after_us=back_us)
+    world.until_started("flaky-removed", among=[a], after_us=back_us)  # it has the whole list again
+    new.until(f"start ({'|'.join(KEPT)})", count=2, after=new.mark())
+    settled_us = now_us()
+    new.until("start flaky", count=3, after=new.mark())
+    assert started_after(new, settled_us) <= set(KEPT)
+    assert "flaky-added" not in {run.name for run in world.runs() if run.start_us > settled_us}
     world.account()
     world.verify()
 
 
+@pytest.mark.steady
 def test_task_comes_back_while_its_run_goes_on(world: World) -> None:
     """A task that a list removes and a later one brings back does not start beside the run that went on."""
     without = tasks(*KEPT)
-    again = without + tasks("long-returning", delay_s=0.25)
-    world.begin_all("ab", without + tasks("long-returning"))
-    world.run_at_home(["long-returning"])
-    (run,) = [run for run in world.runs("long-returning") if run.how == "open"]
-    world.until_shared(world.begin("without", without))
-    returned = world.begin("again", again)
-    world.until_shared(returned)
-    for name in KEPT:
-        world.until_started(name, among=[returned])
-    assert returned.starts("long-returning") == 0
-    run.member.tell("fail", "long-returning")
-    world.until_started("long-returning", among=[returned])
+    world.begin("a", without + tasks("long-returning"))
+    first = world.runner("long-returning")
+    world.begin("without", without)
+    again = world.begin("again", without + tasks("long-returning", delay_s=0.25))
+    again.until(f"start ({'|'.join(KEPT)})", count=4)
+    assert len(world.runs("long-returning")) == 1
+    first.tell("fail", "long-returning")
+    world.until_started("long-returning", among=[again])
     world.account()
     world.verify()
 
 
 def test_newest_list_dies(world: World) -> None:
-    """When every member with the newest list is gone the others run what is the same in both, and no more."""
-    (a,) = world.begin_all("a", OLD)
+    """When every node with the newest list is gone the others run what is the same in both, and no more."""
+    a = world.begin("a", OLD)
     new = world.begin("new", NEW)
-    a.until("event EditionSuperseded")
-    world.until_shared(new)
+    world.until_started("flaky-added", among=[new])
     new.kill()
     killed_us = now_us()
-    world.until_shared(a)
+    world.until_alive(a)
+    settled_us = now_us()
     for name in KEPT:
-        world.until_started(name, among=[a], after_us=killed_us)
+        world.until_started(name, among=[a], after_us=settled_us)
     assert started_after(a, killed_us) <= {*KEPT, "long-kept"}
-    skipped = {facts["taskName"] for _, _, facts in a.events("TaskSkipped")}
-    assert {"flaky-changed", "flaky-added"} <= skipped
+    world.account()
+    world.verify()
+
+
+@pytest.mark.steady
+def test_one_task_among_many(world: World) -> None:
+    """A node that brings one task more changes one row: nobody stops, and runs of the others go on."""
+    listed = tasks("long-1", *KEPT)
+    a = world.begin("a", listed, "--more", "3000")
+    world.until_started("long-1", among=[a])
+    before_us = now_us()
+    b = world.begin("b", [*listed, *tasks("flaky-new")], "--more", "3000")
+    world.until_started("flaky-new", among=[b])
+    for name in KEPT:
+        world.until_started(name, among=[a], after_us=before_us)
+    (changed,) = [facts for _, _, facts in b.events("ListReconciled")]
+    assert (changed["added"], changed["overridden"], changed["orphaned"]) == (1, 0, 0)
+    assert world.runs("long-1")[0].how == "open"
+    world.account()
+
+
+@pytest.mark.steady
+def test_two_applications_in_one_database(world: World) -> None:
+    """A list that shares nothing with that of living nodes is refused; in a namespace of its own it runs."""
+    a = world.begin("a", tasks("long-1", "flaky-1"))
+    other = world.begin("other", tasks("flaky-other"), is_awaited=False)
+    (refused,) = other.until("refused")
+    assert f":{a.process.pid}" in refused
+    assert "namespace=" in refused
+    assert "replace=True" in refused
+    assert other.process.wait(60) == 1
+    billing = world.begin("billing", tasks("flaky-other", "long-1"), url=f"{world.url}?namespace=billing")
+    world.until_started("flaky-other", among=[billing])
+    world.until_started("long-1", among=[billing])  # beside that of the other namespace
+    began_us = now_us()
+    world.until_started("flaky-1", among=[a], after_us=began_us)
+    assert started_after(billing, 0) == {"flaky-other", "long-1"}
+    taker = world.begin("taker", tasks("flaky-taken"), "--replace")
+    world.until_started("flaky-taken", among=[taker])
+    a.kill()
+    began_us = now_us()
+    world.until_started("flaky-other", among=[billing], after_us=began_us)
+    assert billing.runs()[-1].name == "flaky-other"
+
+
+@pytest.mark.steady
+def test_two_names_of_one_zone(world: World) -> None:
+    """Hosts whose zones are called UTC and Etc/UTC have the same list, and both work."""
+    listed = tasks("long-1", *KEPT)
+    a = world.begin("a", listed)
+    b = world.begin("b", listed, "--zone", "Etc/UTC")
+    world.until_started(KEPT[0], among=[b])
+    began_us = now_us()
+    world.until_started(KEPT[0], among=[a], after_us=began_us)
+    assert b.events("ListReconciled") == []
     world.account()
     world.verify()
 
 
 @pytest.mark.parametrize("ahead_s", [3_600.0, -86_400.0 * 30], ids=["an hour ahead", "a month behind"])
 def test_wrong_clock(world: World, ahead_s: float) -> None:
-    """A host whose clock is wrong is a member like the others: it takes over from them and they from it."""
-    names = [f"flaky-{n}" for n in range(6)]
-    listed = tasks(*names, "long-1")
-    a = world.begin("a", listed)
-    wrong = world.begin("wrong", listed, "--clock-ahead-s", str(ahead_s))
-    world.until_shared(a, wrong)
+    """A host whose clock is wrong is a node like the others: it takes over from them and they from it."""
+    names = ["flaky-1", "flaky-2", "long-1"]
+    a = world.begin("a", tasks(*names))
+    wrong = world.begin("wrong", tasks(*names), "--clock-ahead-s", str(ahead_s))
     a.kill()
     killed_us = now_us()
-    world.until_shared(wrong)
-    for name in [*names, "long-1"]:
+    for name in names:
         world.until_started(name, among=[wrong], after_us=killed_us)
-    b = world.begin("b", listed)
-    world.until_shared(wrong, b)
+    b = world.begin("b", tasks(*names))
     wrong.kill()
     killed_us = now_us()
-    for name in [*names, "long-1"]:
+    for name in names:
         world.until_started(name, among=[b], after_us=killed_us)
+    assert wrong.events("ClockStepped") == []
     world.account()
     world.verify()
-    assert wrong.events("ClockStepped") == []
+
+
+@pytest.mark.steady
+@pytest.mark.parametrize("seconds", [20, -20])
+def test_database_clock_steps(
+    world: World, postgres: PostgresServer, postgres_database: str, seconds: int
+) -> None:
+    """A step of the database's clock costs no lease: no run is cut off, doubled or lost."""
+    world.begin_all("abc", tasks("long-1", "long-2", *KEPT))
+    for name in ("long-1", "long-2", *KEPT):
+        world.until_started(name)
+    real = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+    postgres.rows(
+        "CREATE OR REPLACE FUNCTION duly.now_us() RETURNS bigint LANGUAGE sql VOLATILE "
+        f"AS 'SELECT {real} + {seconds}000000'",
+        database=postgres_database,
+    )
+    stepped_us = now_us()
+    for node in world.nodes:
+        node.until("event ClockStepped")
+    for _ in range(2):
+        for name in KEPT:
+            world.until_started(name, after_us=stepped_us)
+        stepped_us = now_us()
+    assert {run.how for name in ("long-1", "long-2") for run in world.runs(name)} == {"open"}
+    assert world.events("TrustLost", "NodeFenced") == []
+    world.account()
 
 
 def test_pooler(pgbouncer_url: str, postgres_url: str, tmp_path: Path) -> None:
-    """Behind PgBouncer in transaction mode: sharing, a death, a freeze, a newer list and a stop, as ever."""
-    listed = tasks(*(f"flaky-{n}" for n in range(4)), "long-1", "long-2")
+    """Behind PgBouncer in transaction mode: a death, a freeze, a newer list and a stop, as ever."""
+    listed = tasks(*KEPT, "long-1", "long-2")
     with World(pgbouncer_url, tmp_path) as world:
-        a, b, c = world.begin_all("abc", listed)
-        world.run_at_home(["long-1", "long-2"])
-        runner = next(run.member for run in world.runs("long-1") if run.how == "open")
+        world.begin_all("abc", listed)
+        runner = world.runner("long-1")
         runner.kill()
         killed_us = now_us()
-        others = [member for member in (a, b, c) if member is not runner]
-        world.until_shared(*others)
-        frozen = world.until_started("long-1", among=others, after_us=killed_us).member
-        (awake,) = [member for member in others if member is not frozen]
+        frozen = world.until_started("long-1", after_us=killed_us).node
         frozen.freeze()
         frozen_us = now_us()
+        (awake,) = [node for node in world.nodes if node not in (runner, frozen)]
         world.until_started("long-1", among=[awake], after_us=frozen_us)
         before = frozen.mark()
         frozen.thaw()
-        frozen.until("event MemberJoined", after=before)
-        world.until_shared(frozen, awake)
-        awake.bring(listed[:-1])
-        frozen.until("event EditionSuperseded")
-        frozen.bring(listed[:-1])
-        world.until_shared(frozen, awake)
+        frozen.until("event NodeReturned", after=before)
+        for node in (awake, frozen):
+            node.bring(listed[:-1])
+        world.until_alive(frozen, awake)
+        world.until_started(KEPT[0], among=[frozen], after_us=now_us())
         world.account()
-        for member in (frozen, awake):
-            for run in member.runs():
+        for node in (frozen, awake):
+            for run in node.runs():
                 if run.how == "open":
-                    member.tell("end", run.name)
+                    node.tell("end", run.name)
         frozen.stop()
-        world.until_shared(awake)
+        world.until_alive(awake)
         world.account()
         world.verify()

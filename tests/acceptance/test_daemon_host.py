@@ -136,7 +136,7 @@ def test_pid_1_reaps_orphans_and_ends_everything(tmp_path: Path) -> None:
     home = Home(
         tmp_path,
         oneshot("orphans", _ORPHANS, stage=1)
-        + oneshot("stray", "setsid sleep 1000 & echo stray; sleep 0.1", stage=2)
+        + oneshot("orphan", "setsid sleep 1000 & echo orphan; sleep 0.1", stage=2)
         + service("web", "echo I am $$ below $PPID; exec sleep 1000", stage=3)
         + oneshot("count", f"while {ours}; do sleep 0.01; done; echo none left", at_startup=False, stage=4),
     )

@@ -15,21 +15,21 @@ import pytest
 from tests.acceptance.running import Home, Running, living, oneshot, service, settings, timer
 from tests.acceptance.test_daemon_host import fill, tiny_disk
 
-# Whoever finds the lock taken says so in the ledger: two of a kind at once. The lock is held by every process
+# A job that finds the lock taken says so in its log: two of a kind at once. The lock is held by every process
 # of a run, so that it is free only when the whole group is gone.
 _JOB = """
 exec 9>>{name}.lock
-flock -n 9 || {{ echo "TWICE {name} $DULY_RUN_ID" >>ledger; exit 99; }}
+flock -n 9 || {{ echo "TWICE {name} $DULY_RUN_ID" >>run.log; exit 99; }}
 {trap}
-echo "S {name} $DULY_RUN_ID" >>ledger
+echo "S {name} $DULY_RUN_ID" >>run.log
 echo began
 {work}
-echo "E {name} $DULY_RUN_ID" >>ledger
+echo "E {name} $DULY_RUN_ID" >>run.log
 """
 
 
 def job(name: str, work: str, *, is_deaf: bool = False) -> str:
-    """A script that keeps a ledger of its runs."""
+    """A script that keeps a log of its runs."""
     return _JOB.format(name=name, work=work, trap="trap '' TERM" if is_deaf else "")
 
 
@@ -47,23 +47,23 @@ CONFIG = (
 
 
 class Entry(NamedTuple):
-    """A line of the ledger."""
+    """A line of the log."""
 
     word: str
     job: str
     run: int
 
 
-def ledger(home: Home) -> list[Entry]:
+def run_log(home: Home) -> list[Entry]:
     """What the jobs wrote."""
-    path = home.path / "ledger"
+    path = home.path / "run.log"
     lines = path.read_text().splitlines() if path.exists() else []
     return [Entry(word, name, int(marker.rpartition(":")[2])) for word, name, marker in map(str.split, lines)]
 
 
 def check(home: Home, told: str) -> None:
-    """The history agrees with the ledger, and nothing ran twice at once."""
-    entries = ledger(home)
+    """The history agrees with the log, and nothing ran twice at once."""
+    entries = run_log(home)
     assert [entry for entry in entries if entry.word == "TWICE"] == [], told
     runs = {run["id"]: run for run in all_runs(home)}
     assert [run for run in runs.values() if run["running"]] == [], told
@@ -135,7 +135,7 @@ def test_missed_slots_are_caught_up_once(tmp_path: Path) -> None:
     with home.running() as daemon:
         daemon.log.until("TimersEnabled")
         killed(daemon)
-    assert ledger(home) == []
+    assert run_log(home) == []
     set_back(home, 5)
     with home.running() as daemon:
         daemon.log.until("TimerFired timer=t .*reason=catch-up")
@@ -157,7 +157,7 @@ def test_missed_slots_are_caught_up_once(tmp_path: Path) -> None:
 
 
 def killed(daemon: Running) -> None:
-    """Kill the daemon, and let what it ran live on: whoever starts next must deal with that."""
+    """Kill the daemon, and let what it ran live on: anyone who starts next must deal with that."""
     os.kill(daemon.pid, signal.SIGKILL)
     daemon.process.wait(60)
     daemon.keep()
@@ -185,11 +185,11 @@ def test_unrecorded_run_is_a_leftover_too(tmp_path: Path) -> None:
             assert home.duly("start", "unknown").returncode == 0
             daemon.out.until("unknown . began")
             daemon.ended()
-        assert [entry.word for entry in ledger(home)] == ["S", "S"]
+        assert [entry.word for entry in run_log(home)] == ["S", "S"]
 
 
 def test_kill_of_a_service_is_not_a_leftover(tmp_path: Path) -> None:
-    """A pid of a run that ended is not touched at the next start, whoever has it."""
+    """A pid of a run that ended is not touched at the next start, no matter who has it."""
     home = Home(tmp_path, service("web", job("web", "sleep 1000")))
     with home.running() as daemon:
         daemon.out.until("began")

@@ -165,7 +165,7 @@ def test_quiet_and_no_echo(tmp_path: Path) -> None:
 
 
 def test_closed_stdout_does_no_harm(tmp_path: Path) -> None:
-    """When whoever read its stdout goes away (`| head -1`), the daemon and its services go on."""
+    """When the reader of its stdout goes away (`| head -1`), the daemon and its services go on."""
     home = Home(tmp_path, service("chatty", "while :; do echo line; sleep 0.01; done") + TICKING)
     reading, writing = os.pipe()
     with home.running("--timers", stdout=writing) as daemon:
@@ -252,13 +252,13 @@ def test_term_during_a_reload_ends_it(tmp_path: Path) -> None:
 
 
 def test_client_that_follows_hears_the_end(tmp_path: Path) -> None:
-    """Whoever follows the output of a service is let go when the daemon ends, with all that was written."""
+    """A follower of one run is let go when the daemon ends it, with all that was written."""
     home = Home(
         tmp_path, service("web", "echo one; trap 'echo two; exit 0' TERM; while :; do sleep 0.05; done")
     )
     with home.running() as daemon:
         daemon.out.until("one")
-        follow = [DULY, "logs", "web", "--follow", "-c", str(home.config)]
+        follow = [DULY, "logs", "--run", "1", "--follow", "--no-timestamps", "-c", str(home.config)]
         with subprocess.Popen(follow, stdout=subprocess.PIPE, text=True, env=environment()) as follower:
             assert follower.stdout is not None
             assert follower.stdout.readline() == "one\n"
@@ -275,7 +275,7 @@ SERVICES = [{"id": "web", "command": ["/bin/sh", "-c", "echo web up; exec sleep 
 def test_python_file_that_hangs_at_a_reload(tmp_path: Path) -> None:
     """A Python file that never comes to its end keeps the daemon neither from answering nor from ending."""
     home = Home(tmp_path, PYTHON, "duly.py")
-    socket = ("--socket", str(tmp_path / "duly.sock"))  # whoever asks for it by the file would hang as well
+    socket = ("--socket", str(tmp_path / "duly.sock"))  # who asks for it by the file would hang as well
     with home.running() as daemon:
         daemon.out.until("web up")
         os.mkfifo(tmp_path / "hanging")

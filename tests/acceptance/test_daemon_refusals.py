@@ -128,7 +128,7 @@ def test_unusable_files(tmp_path: Path) -> None:
     home.config.write_bytes(b"# \xff\xfe\n")
     assert "is not UTF-8" in refused(home, code=4)
     home.config.write_text("# long\n" * 1_500_000)  # 10 MB
-    assert "larger than 1 MiB" in refused(home, code=4)
+    assert "larger than 4 MiB" in refused(home, code=4)
     home.write("[[service]]\nid = \n")
     assert "duly.toml:2: is not TOML" in refused(home, code=4)
     home.write('[[servce]]\nid = "a"\n')
@@ -167,6 +167,7 @@ BAD_ENTRIES: dict[str, tuple[str, str]] = {
     "wrong type": (service("bad", "x", stage="two"), "stage"),
     "bool for a number": (oneshot("bad", "x", timeout_sec=True), "timeout_sec"),
     "unknown key": (service("bad", "x", comand="y"), "comand"),
+    "shell syntax": (table("service", {"id": "bad", "command": "echo $HOME > all"}), "shell = true"),
     "duplicate id": (service("web", "x"), "web"),
     "cyclic requires": (
         service("a", "x", requires=["b"]) + service("b", "x", requires=["a"]),
@@ -201,6 +202,29 @@ def test_one_bad_entry_and_the_rest_goes_on(tmp_path: Path, name: str) -> None:
         assert any(part in reason for reason in status["health"]["reasons"])
         daemon.ended()
         assert not daemon.log.matching("ERROR")
+
+
+def test_empty_file_at_a_reload(tmp_path: Path) -> None:
+    """A file that defines nothing any more changes nothing, unless it is said that this is meant."""
+    home = Home(tmp_path, WEB)
+    with home.running() as daemon:
+        daemon.out.until("web up")
+        home.write("")
+        refused = home.duly("reload")
+        assert refused.returncode == 4
+        assert (
+            "defines no service any more; if everything is to end: duly reload --allow-empty"
+            in refused.stderr
+        )
+        daemon.send(signal.SIGHUP)
+        daemon.log.until("not reloaded: .*defines no service any more")
+        [web] = home.asked("services")["services"]
+        assert (web["state"], web["restarts"]) == ("running", 0)
+        assert any("defines no service" in reason for reason in home.asked("status")["health"]["reasons"])
+        assert home.asked("reload", "--allow-empty")["removed"] == ["service web"]
+        assert home.asked("services")["services"] == []
+        assert home.asked("status")["health"]["ok"]
+        daemon.ended()
 
 
 def test_bad_settings_are_refused(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_directory_whose_name_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"caf\xe9")
     path.mkdir()
     home = Home(path, TEXT)
-    readings = (
+    snapshots = (
         ("status",),
         ("services",),
         ("timers",),
@@ -158,7 +158,7 @@ def test_a_directory_whose_name_is_no_text(tmp_path: Path) -> None:
     with home.running() as daemon:
         daemon.log.until("TimersEnabled")
         daemon.log.until("ServiceRunStarted service=web")
-        for command in readings:
+        for command in snapshots:
             told(*command)
             json.loads(told(*command, "--json"))
         assert "caf\\udce9/duly.db" in told("status")
@@ -172,14 +172,14 @@ def test_a_directory_whose_name_is_no_text(tmp_path: Path) -> None:
         for command in (("check",), ("check", "--json"), ("simulate",), ("simulate", "--json")):
             told(*command)
         daemon.ended()
-    for command in readings:
+    for command in snapshots:
         told(*command)
         json.loads(told(*command, "--json"))
     told("stop", "web", code=69)
 
 
 def test_an_id_that_is_no_text(tmp_path: Path) -> None:
-    """An id that is not UTF-8 is one that nobody has, whoever answers."""
+    """An id that is not UTF-8 is one that nobody has, no matter who answers."""
     home = Home(tmp_path, TEXT)
     name = os.fsdecode(b"caf\xe9")
     with home.running() as daemon:

@@ -38,7 +38,7 @@ def test_full_stderr_does_no_harm(tmp_path: Path) -> None:
         daemon.terminate()
         assert daemon.wait(PATIENCE_S) == 0
     finally:
-        os.close(reading)  # whoever still waits for a reader gets an error instead
+        os.close(reading)  # anyone who still waits for a reader gets an error instead
         os.close(writing)
         daemon.terminate()
         daemon.wait(PATIENCE_S)

@@ -147,10 +147,11 @@ def test_refuses_to_start(tmp_path: Path, dashboard: str, said: str) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_without_the_packages(tmp_path: Path) -> None:
+@pytest.mark.parametrize("missing", ["starlette", "jinja2", "markupsafe"])
+def test_without_the_packages(tmp_path: Path, missing: str) -> None:
     """Without what the dashboard needs the daemon runs all the same, and says in one line what to install."""
     home = home_of(tmp_path, oneshot("job", "kill $PPID"), None)
-    program = "import sys; sys.modules['starlette'] = None; from duly.cli import main; main()"
+    program = f"import sys; sys.modules['{missing}'] = None; from duly.cli import main; main()"
     answer = subprocess.run(
         [sys.executable, "-c", program, "run", str(home.config)],
         check=False,
@@ -162,7 +163,7 @@ def test_without_the_packages(tmp_path: Path) -> None:
     )
     assert answer.returncode == 0, answer
     lines = [line for line in answer.stderr.splitlines() if "pip install" in line]
-    assert lines == ["duly: there is no dashboard; for one: pip install 'duly[web]'"]
+    assert lines == [f"duly: there is no dashboard, which needs {missing}; for one: pip install 'duly[web]'"]
     assert "Traceback" not in answer.stderr
 
 

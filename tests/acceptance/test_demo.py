@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = (sys.executable, "-c", "from duly.cli.demo import demo; demo()")
+ROOT = Path(__file__).parents[2]
+PROGRAM = (sys.executable, "-m", "examples.demo")
 PATIENCE_S = 60
 HURRIED = ("--pace", "0.02")  # slow takes 1.5 s, important 0.8 s
 
@@ -21,6 +22,7 @@ class Demo:
     def __init__(self, store: Path, *arguments: str) -> None:
         self.process = subprocess.Popen(
             [*PROGRAM, "--store", str(store), *arguments],
+            cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -158,7 +160,7 @@ def test_a_reader_that_leaves_ends_the_demo(tmp_path: Path) -> None:
     """A demo whose output nobody reads any more (`| head`) ends quietly."""
     reader, writer = os.pipe()
     with subprocess.Popen(
-        [*PROGRAM, "--store", str(tmp_path / "demo.db")], stdout=writer, stderr=subprocess.PIPE
+        [*PROGRAM, "--store", str(tmp_path / "demo.db")], stdout=writer, stderr=subprocess.PIPE, cwd=ROOT
     ) as process:
         os.close(writer)
         os.read(reader, 1)
@@ -173,6 +175,7 @@ def test_a_terminal_is_drawn_in_place(tmp_path: Path) -> None:
     controller, terminal = pty.openpty()
     with subprocess.Popen(
         [*PROGRAM, "--store", str(tmp_path / "demo.db"), "--for", "1.5", *HURRIED],
+        cwd=ROOT,
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
@@ -194,6 +197,7 @@ def test_a_host_without_a_zone_gets_utc(tmp_path: Path) -> None:
     """A host whose zone cannot be found out shows the demo in UTC."""
     told = subprocess.run(
         [*PROGRAM, "--store", str(tmp_path / "demo.db"), "--for", "0", *HURRIED],
+        cwd=ROOT,
         env={**os.environ, "TZ": "No/Where"},
         capture_output=True,
         text=True,

@@ -1,12 +1,9 @@
-"""Every example runs, and the README's code is the example's."""
+"""Every example runs."""
 
-import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from duly.verify import judged
 
@@ -56,27 +53,4 @@ def test_example_tests_pass(tmp_path: Path) -> None:
     ]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=120)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "3 passed" in result.stdout
-
-
-README = (ROOT / "README.md").read_text()
-
-
-def test_readme_shows_the_quickstart() -> None:
-    """The code in the README is the example that is tested, line by line."""
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    example = (ROOT / "examples" / "quickstart.py").read_text()
-    body = [line for line in blocks[0].splitlines() if line.strip()]
-    assert body
-    missing = [line for line in body if line not in example.splitlines()]
-    assert missing == []
-
-
-@pytest.mark.parametrize(
-    "named", sorted(set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", README))), ids="::".join
-)
-def test_readme_names_tests_that_exist(named: tuple[str, str]) -> None:
-    """Each guarantee in the README names a test, and the test is there."""
-    path, test = named
-    assert (ROOT / path).exists()
-    assert not test or f"def {test}(" in (ROOT / path).read_text()
+    assert "2 passed" in result.stdout

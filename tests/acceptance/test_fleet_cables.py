@@ -1,22 +1,22 @@
 """Daemons that share their timers and cannot reach the database for a while, each alone or all together."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.running import one_sentence
-from tests.fleet_world import RARELY, Fleet, Machine
-from tests.postgres import PASSWORD, PostgresServer
-from tests.proxy import Proxy
+from tests.worlds.fleet import RARELY, Fleet, Machine
+from tests.worlds.postgres import PASSWORD, PostgresServer
+from tests.worlds.proxy import Proxy
 
 QUICK = [f"quick-{n}" for n in range(9)]
-LONG = [f"long-{n}" for n in range(6)]
+LONG = [f"long-{n}" for n in range(3)]
 
 
 @pytest.fixture
-def fleet(postgres_url: str, tmp_path: Path) -> Iterator[Fleet]:
-    with Fleet(postgres_url, tmp_path) as fleet:
+def fleet(postgres_url: str, tmp_path: Path, lease_s: float) -> Iterator[Fleet]:
+    with Fleet(postgres_url, tmp_path, lease_s=lease_s) as fleet:
         yield fleet
 
 
@@ -28,56 +28,55 @@ def cabled(fleet: Fleet, server: PostgresServer, names: str) -> tuple[list[Machi
     return machines, [proxy for proxy, _ in cables]
 
 
-def run_long(fleet: Fleet, machine: Machine) -> list[str]:
-    """Have a machine run the long jobs that it holds."""
-    held = fleet.held_by(machine, LONG)
-    assert held
-    for job in held:
+def run_long(fleet: Fleet, machine: Machine, jobs: Sequence[str] = LONG) -> list[str]:
+    """Have a machine run long jobs."""
+    for job in jobs:
         assert machine.home.duly("trigger", job).returncode == 0
         fleet.until_begun(job, on=[machine])
-    return held
+    return list(jobs)
 
 
 @pytest.mark.parametrize("how", ["swallow", "swallow_answers", "cut"])
 def test_partition(fleet: Fleet, postgres: PostgresServer, how: str) -> None:
-    """A daemon without the database ends its runs before others start them, and comes back for its share."""
+    """A daemon without the database ends its runs before others start them, and comes back for more."""
     (a, b), (cable, _) = cabled(fleet, postgres, "ab")
     cut = run_long(fleet, a)
     getattr(cable, how)()
-    a.until("ShardsLost .*the lease ran out")
+    a.until("TrustLost")
     for job in cut:
         fleet.until_begun(job, on=[b])
     fleet.until_shared(b)
     lost = fleet.mark()
     fleet.until_going_on(QUICK, on=[b])
     assert fleet.begins(on=[a], after=lost) == []
-    a.until("BoardFault")
+    a.until("StoreFault")
     assert a.home.duly("status", "--check").returncode == 1
     before = a.mark()
     cable.heal()
-    a.until("MemberJoined", after=before)
+    a.until("NodeReturned", after=before)
     for job in cut:
         fleet.let_end(job)
     fleet.until_shared(a, b)
-    fleet.until_going_on(fleet.held_by(a, QUICK), on=[a])
-    a.until("BoardRecovered", after=before)
+    healed = fleet.mark()
+    fleet.until_busy(a, after=healed)
+    a.until("StoreRecovered", after=before)
     assert [len(fleet.begins(job)) for job in cut] == [2] * len(cut)
     assert [b.reasons(job) for job in cut] == [["catch-up"]] * len(cut)
     fleet.account()
 
 
+@pytest.mark.steady
 def test_short_cut(fleet: Fleet, postgres: PostgresServer) -> None:
     """Connections that are reset are made anew; nothing is cut off and nobody else notices."""
     (a, b), (cable, _) = cabled(fleet, postgres, "ab")
     long = run_long(fleet, a)
-    shares = fleet.shares()
     for _ in range(3):
         cable.cut()
         cable.heal()
-        fleet.until_going_on(fleet.held_by(a, QUICK), on=[a], count=1)
-    assert fleet.shares() == shares
+        healed = fleet.mark()
+        fleet.until_busy(a, after=healed)
     assert [len(fleet.begins(job)) for job in long] == [1] * len(long)
-    assert [line for machine in (a, b) for line in machine.said("ShardsLost")] == []
+    assert [line for machine in (a, b) for line in machine.said("TrustLost|NodeFenced")] == []
     fleet.account()
 
 
@@ -96,6 +95,7 @@ def test_stop_without_the_database(fleet: Fleet, postgres: PostgresServer) -> No
     fleet.account()
 
 
+@pytest.mark.steady
 def test_reload_without_the_database(fleet: Fleet, postgres: PostgresServer) -> None:
     """A file that cannot be brought to the others is refused in a sentence; later it takes effect."""
     (a, b), (cable, _) = cabled(fleet, postgres, "ab")
@@ -120,14 +120,14 @@ def test_database_killed(own_postgres: PostgresServer, tmp_path: Path) -> None:
     """The database is killed and comes back: whatever ran meanwhile ran once, and everything goes on."""
     with Fleet(own_postgres.url(), tmp_path) as fleet:
         a, b = fleet.begin("ab", fleet.jobs(QUICK) + fleet.jobs(LONG, "long", **RARELY))
-        cut = [job for machine in (a, b) for job in run_long(fleet, machine)]
+        cut = [*run_long(fleet, a, LONG[:1]), *run_long(fleet, b, LONG[1:])]
         own_postgres.kill()
         for machine in (a, b):
-            machine.until("ShardsLost .*the lease ran out")
+            machine.until("TrustLost")
         away = fleet.mark()
         own_postgres.start()
         for machine in (a, b):
-            machine.until("BoardRecovered")
+            machine.until("StoreRecovered")
         for job in cut:
             fleet.until_begun(job, after=away)
             fleet.let_end(job)
@@ -140,14 +140,14 @@ def test_database_killed(own_postgres: PostgresServer, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_quick_restart_of_the_database(own_postgres: PostgresServer, tmp_path: Path) -> None:
     """A database that is away for less than the lease costs nobody a run."""
-    with Fleet(own_postgres.url(), tmp_path, lease_sec=20) as fleet:
+    with Fleet(own_postgres.url(), tmp_path, lease_s=20) as fleet:
         a, b = fleet.begin("ab", fleet.jobs(QUICK) + fleet.jobs(LONG, "long", **RARELY))
-        long = [job for machine in (a, b) for job in run_long(fleet, machine)]
+        long = [*run_long(fleet, a, LONG[:1]), *run_long(fleet, b, LONG[1:])]
         own_postgres.kill()
         own_postgres.start()
         fleet.until_going_on(QUICK)
         assert [len(fleet.begins(job)) for job in long] == [1] * len(long)
-        assert [line for machine in (a, b) for line in machine.said("ShardsLost")] == []
+        assert [line for machine in (a, b) for line in machine.said("TrustLost|NodeFenced")] == []
         fleet.account()
 
 
@@ -173,7 +173,8 @@ def test_pgbouncer(pgbouncer_url: str, postgres_url: str, tmp_path: Path) -> Non
     """Daemons behind PgBouncer share their timers as others do, and take over from each other."""
     with Fleet(postgres_url, tmp_path) as fleet:
         a, b = fleet.begin("ab", fleet.jobs(QUICK), urls=[pgbouncer_url] * 2)
-        fleet.until_going_on(fleet.held_by(a, QUICK), on=[a])
+        for machine in (a, b):
+            fleet.until_busy(machine)
         a.kill()
         fleet.until_shared(b)
         fleet.until_going_on(QUICK, on=[b])

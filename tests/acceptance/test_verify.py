@@ -322,86 +322,74 @@ def test_tables_that_cannot_be_used(
 
 # --- clusters ---
 
-MEMBER = {**HEADER, "shards": 1, "failover_ms": 10_000}
+NODE = {**HEADER, "failover_ms": 10_000}
 
 
-def members(tmp_path: Path, *, is_doubled: bool = False) -> list[Path]:
-    """The traces of two members: the first gives its shard away after a minute, and the second goes on."""
-    edition = {"t": 2, "ev": "Edition", "edition": 1, "regs": REGS}
+def nodes(tmp_path: Path, *, is_doubled: bool = False) -> list[Path]:
+    """The traces of two nodes, each with two runs; *is_doubled*: the first also runs what the second runs."""
     first = [
         *opened()[:1],
-        edition,
-        {"t": 2, "ev": "Taken", "shard": 0, "term": 2, "edition": 1},
+        {"t": 2, "ev": "ListReconciled", "generation": 1},
         *opened()[1:],
         *run(0, 1),
         *run(1, 2),
-        {"t": MINUTE + 1_000, "ev": "Given", "shard": 0, "term": 2},
         *(run(2, 3) if is_doubled else []),
-        *closed(3 * MINUTE),
-    ]
-    second = [
-        *opened(proc="q"),
-        {"t": MINUTE + 1_100, "ev": "Taken", "shard": 0, "term": 3, "edition": 1, "from": "given"},
-        *run(2, 1),
-        *run(3, 2),
         *closed(3 * MINUTE + 500),
     ]
+    second = [*opened(proc="q"), *run(2, 1), *run(3, 2), *closed(3 * MINUTE + 500)]
     for name, events in (("a", first), ("b", second)):
-        tmp_path.joinpath(f"{name}.jsonl").write_bytes(lines(events, {**MEMBER, "member": name}))
+        tmp_path.joinpath(f"{name}.jsonl").write_bytes(lines(events, {**NODE, "node": name}))
     return [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
 
 
-def test_members_of_a_cluster(tmp_path: Path) -> None:
-    """The traces of several members are judged together, in any order, and their targets are matched."""
-    for files in (members(tmp_path), members(tmp_path)[::-1]):
+def test_nodes_of_a_cluster(tmp_path: Path) -> None:
+    """The traces of several nodes are judged together, in any order, and their targets are matched."""
+    for files in (nodes(tmp_path), nodes(tmp_path)[::-1]):
         done = verify(*files)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
-        assert "C3  holds" in done.stdout
+        assert "C4  holds" in done.stdout
         assert "targets 4: 4 matched, 0 excused, 0 missed" in done.stdout
         assert "runs 4: 4 for a due, 0 unaccounted for" in done.stdout
 
 
-def test_a_member_that_starts_what_it_gave_away(tmp_path: Path) -> None:
-    """A start without a hold is told with its member, its shard and its file; the targets are wrong too."""
-    done = verify(*members(tmp_path, is_doubled=True))
+def test_a_node_that_starts_what_another_runs(tmp_path: Path) -> None:
+    """It is told with both nodes and its file; the targets are wrong too."""
+    done = verify(*nodes(tmp_path, is_doubled=True))
     assert done.returncode == 1
-    assert (
-        "'backup' was started by 'a' at 1970-01-01 01:02:00.005+01:00, which did not hold shard 0"
-        in done.stdout
-    )
-    assert re.search(r"> \S*a.jsonl line 11 ", done.stdout)
+    assert "'backup' started at 1970-01-01 01:02:00.005+01:00 for no cause" in done.stdout
+    assert re.search(r"> \S*b.jsonl line 4 ", done.stdout)
     assert "1 unaccounted for" in done.stdout
-    told = json.loads(verify(*members(tmp_path, is_doubled=True), "--json").stdout)
+    told = json.loads(verify(*nodes(tmp_path, is_doubled=True), "--json").stdout)
     assert (told["verdict"], told["targets"]["targets"]) == ("violated", 4)
-    assert "C3" in {each["property"] for each in told["violations"]}
+    assert "S1d" in {each["property"] for each in told["violations"]}
 
 
 @pytest.mark.parametrize("is_doubled", [False, True], ids=["good", "violated"])
 def test_page_of_a_cluster(tmp_path: Path, *, is_doubled: bool) -> None:
     """The page of a cluster is written whatever the verdict, which stays that of the command without it."""
-    files, target = members(tmp_path, is_doubled=is_doubled), tmp_path / "page.html"
+    files, target = nodes(tmp_path, is_doubled=is_doubled), tmp_path / "page.html"
     done = verify(*files, "--html", target)
     assert (done.returncode, done.stderr) == (int(is_doubled), "")
     assert done.stdout == verify(*files).stdout
     text = target.read_text()
     assert '<header class="verdict ' + ("violated" if is_doubled else "holds") in text
-    assert "<h2>Who held what</h2>" in text
+    assert "<h2>Nodes</h2>" in text
     assert f"{files[1]} line 4" in text
     assert ("<h2>Violations</h2>" in text) == is_doubled
 
 
 def test_what_is_no_cluster(trace: Path, tmp_path: Path) -> None:
-    """Traces of members and others are not mixed, and a pipe cannot be read twice."""
+    """Traces of nodes and others are not mixed, and a pipe cannot be read twice."""
     trace.write_bytes(lines(GOOD))
-    done = verify(*members(tmp_path), trace)
-    assert (done.returncode, "is not of a member of a cluster" in done.stderr) == (2, True)
-    done = verify("-", stdin=members(tmp_path)[0].read_bytes())
+    done = verify(*nodes(tmp_path), trace)
+    assert (done.returncode, "is not of a node of a cluster" in done.stderr) == (2, True)
+    done = verify("-", stdin=nodes(tmp_path)[0].read_bytes())
     assert (done.returncode, "give files, not a pipe" in done.stderr) == (2, True)
     broken = tmp_path / "c.jsonl"
-    broken.write_bytes(lines([], {**MEMBER, "member": "c", "shards": 2}))
-    done = verify(*members(tmp_path), broken)
+    broken.write_bytes(lines([], {**NODE, "node": "c", "tz": "UTC"}))
+    done = verify(*nodes(tmp_path), broken)
     assert done.returncode == 2
-    assert 'c.jsonl", line 1: member "c" has 2 shards, and "a" 1' in done.stderr
+    assert 'c.jsonl", line 1: node "c" has the zone UTC, and "a" Europe/Berlin' in done.stderr
 
 
 def test_targets_of_one_scheduler(trace: Path) -> None:

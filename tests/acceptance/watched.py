@@ -3,7 +3,9 @@
 It writes every SQL statement to SEEN as it is executed, and at the end the names of all modules of duly.
 """
 
+import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import apsw
 
 from duly.config.loading import load
 from duly.daemon.foreground import serve
+from duly.web.dashboard import DaemonDashboard
 
 
 def main(config: str, seen: str) -> None:
@@ -27,7 +30,9 @@ def main(config: str, seen: str) -> None:
 
         apsw.connection_hooks.append(watch)
         logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(levelname)-7s %(message)s")
-        serve(load(config))
+        loaded = load(config)
+        dashboard = DaemonDashboard(loaded, os.environ) if loaded.dashboard.enabled else None
+        asyncio.run(serve(loaded, dashboard=dashboard))
         for name in sorted(name for name in sys.modules if name.startswith("duly")):
             print("module", name, file=file)
 

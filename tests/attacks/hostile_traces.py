@@ -3,14 +3,16 @@
 Everything follows from a number: `hostile(seed)` is the same command line with the same files, always.
 """
 
+import copy
 import gzip
 import json
 from collections.abc import Callable
+from functools import cache
 from random import Random
 from typing import Any, NamedTuple
 
-from tests.property.cluster_histories import Story
 from tests.property.traces import random_trace
+from tests.simulation.cluster import cluster_drawn, cluster_recorded
 
 Line = dict[str, Any]
 
@@ -167,14 +169,19 @@ def _with_losses(random: Random, lines: list[Line]) -> list[Line]:
 
 
 def _cluster(random: Random, seed: int) -> list[list[Line]]:
-    files = Story(seed, trouble=random.choice((0.0, 0.02, 0.1))).told(random.randint(1, 3)).files
+    files = copy.deepcopy(_sound_cluster(random.randrange(12)))
     if random.random() < 0.2:
         files = files[: random.randint(1, len(files))]
-    if random.random() < 0.3:  # a member's trace that tells of no list
-        files = [[line for line in lines if line["ev"] != "Edition"] for lines in files]
+    if random.random() < 0.3:  # a node's trace that tells of no list
+        files = [[line for line in lines if line["ev"] != "ListReconciled"] for lines in files]
     if random.random() < 0.1:
         files.append(random_trace(seed))
     return files
+
+
+@cache
+def _sound_cluster(seed: int) -> list[list[Line]]:
+    return cluster_recorded(cluster_drawn(seed, 2 + seed % 2))
 
 
 # --- damage ---

@@ -12,8 +12,8 @@ import pytest
 from duly import Event, Scheduler, ScheduleTaskError, StoreError
 from duly.store import MemoryStore, SQLiteStore
 from duly.testing import VirtualClock
-from tests.places import StoreFactory, hooked
-from tests.world import HOUR, MINUTE, World, at
+from tests.worlds.scheduler import HOUR, MINUTE, World, at
+from tests.worlds.stores import StoreFactory, hooked
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
@@ -25,17 +25,17 @@ def cancel_all_tasks() -> None:
         task.cancel()
 
 
-class Heard:
+class EventLog:
     """A listener that can be waited on."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self._heard = asyncio.Event()
+        self._has_news = asyncio.Event()
 
     def __call__(self, event: Event) -> None:
         """Hear an event."""
         self.events.append(event)
-        self._heard.set()
+        self._has_news.set()
 
     async def until(self, name: str) -> Event:
         """The first event of that name, once it is there."""
@@ -44,8 +44,8 @@ class Heard:
                 found = [event for event in self.events if event.name == name]
                 if found:
                     return found[0]
-                self._heard.clear()
-                await self._heard.wait()
+                self._has_news.clear()
+                await self._has_news.wait()
 
 
 async def until_there(name: str) -> None:
@@ -57,11 +57,11 @@ async def until_there(name: str) -> None:
             await asyncio.sleep(0.01)  # noqa: TID251 (restarts are paced in loop time)
 
 
-async def begun(world: World, *tasks: tuple[str, str, object, timedelta], **options: object) -> Heard:
+async def begun(world: World, *tasks: tuple[str, str, object, timedelta], **options: object) -> EventLog:
     """A scheduler of *world* that is running, and what it tells."""
-    heard = Heard()
-    await world.begin(*tasks, listeners=[world.events.append, heard], **options)
-    return heard
+    received = EventLog()
+    await world.begin(*tasks, listeners=[world.events.append, received], **options)
+    return received
 
 
 def judged(world: World) -> None:
@@ -88,9 +88,9 @@ async def from_a_handle() -> None:
 async def test_poller_is_restarted(same_store: StoreFactory, sweep: Callable[[], Awaitable[None]]) -> None:
     """A scheduler whose tasks were all cancelled says so, goes on, and misses no minute."""
     world = World(same_store, "12:00:00")
-    heard = await begun(world, world.task("a"))
+    received = await begun(world, world.task("a"))
     await sweep()
-    restarted = await heard.until("PollerRestarted")
+    restarted = await received.until("PollerRestarted")
     assert (restarted.level, restarted.fields) == (40, {"error": "CancelledError: something cancelled it"})
     assert world.scheduler.state == "Running"
     await world.until("12:03")
@@ -103,11 +103,11 @@ async def test_poller_is_restarted(same_store: StoreFactory, sweep: Callable[[],
 async def test_poller_is_restarted_again_and_again(same_store: StoreFactory) -> None:
     """However often the tasks are cancelled, polling begins again."""
     world = World(same_store, "12:00:00")
-    heard = await begun(world, world.task("a"))
+    received = await begun(world, world.task("a"))
     for minute in range(1, 3):
         cancel_all_tasks()
-        await heard.until("PollerRestarted")
-        heard.events.clear()
+        await received.until("PollerRestarted")
+        received.events.clear()
         await world.until(f"12:0{minute}")
     assert world.calls_of("a") == ["12:00:00", "12:01:00", "12:02:00"]
     await world.scheduler.stop()
@@ -118,7 +118,7 @@ async def test_cancelled_while_a_start_is_written(same_store: StoreFactory, mome
     """A start whose writing was cancelled, before or after it reached the disk, is carried out once."""
     place = hooked(same_store())
     world = World(lambda: place)
-    heard = await begun(world, world.task("a", "1 12 * * *"))
+    received = await begun(world, world.task("a", "1 12 * * *"))
 
     async def sweep_once() -> None:
         setattr(place, moment, nothing)
@@ -132,7 +132,7 @@ async def test_cancelled_while_a_start_is_written(same_store: StoreFactory, mome
     setattr(place, moment, sweep_once)
     await world.until("12:01")
     assert world.calls == []
-    await heard.until("PollerRestarted")
+    await received.until("PollerRestarted")
     await world.until("12:05")
     assert len(world.calls) == 1
     await world.scheduler.stop()
@@ -146,9 +146,9 @@ async def test_cancelled_run_fails_and_is_recorded(same_store: StoreFactory) -> 
     """A run that the program cancels fails like any other, and its failure is on disk."""
     world = World(same_store, "12:00:00")
     task = world.task("a", "0 12 * * *", lasts=HOUR, delay=timedelta(minutes=5))
-    heard = await begun(world, task)
+    received = await begun(world, task)
     cancel_all_tasks()
-    await heard.until("PollerRestarted")
+    await received.until("PollerRestarted")
     await world.until("12:01")
     [(_, failed)] = world.told("TaskRunFailed")
     assert failed["error"].startswith("CancelledError")
@@ -171,8 +171,8 @@ async def test_run_cancelled_before_its_first_step(same_store: StoreFactory) -> 
                 if task.get_name() in {"b", "duly poller"}:
                     task.cancel()
 
-    heard = await begun(world, ("a", "0 12 * * *", sweeper, HOUR), world.task("b", "0 12 * * *"))
-    await heard.until("PollerRestarted")
+    received = await begun(world, ("a", "0 12 * * *", sweeper, HOUR), world.task("b", "0 12 * * *"))
+    await received.until("PollerRestarted")
     await world.until("12:02")
     assert len(world.calls_of("b")) == 1
     await world.scheduler.stop()
@@ -227,16 +227,16 @@ class PlainClock:
 
 async def test_steps_of_a_plain_clock_are_still_noticed() -> None:
     """The watch over a clock that cannot report its steps is restarted, and knows what it saw last."""
-    clock, heard = VirtualClock(at("12:00:30")), Heard()
+    clock, received = VirtualClock(at("12:00:30")), EventLog()
 
     async def callback() -> None: ...
 
-    scheduler = Scheduler(":memory:", clock=PlainClock(clock), listeners=[heard])
+    scheduler = Scheduler(":memory:", clock=PlainClock(clock), listeners=[received])
     await scheduler.initialize([("a", "0 3 * * *", callback, MINUTE)])
     cancel_all_tasks()
     clock.step(-HOUR)  # while nobody watches
     await until_there("duly clock")
-    stepped = await heard.until("ClockStepped")
+    stepped = await received.until("ClockStepped")
     assert stepped.fields["before"].startswith("2026-01-01T12:00:30")
     await scheduler.stop()
 
@@ -281,14 +281,14 @@ async def test_stop_inside_a_callback_survives() -> None:
         await world.scheduler.stop()
         await go_on.wait()
 
-    heard = await begun(world, ("a", "0 12 * * *", stopper, HOUR), world.task("b"))
+    received = await begun(world, ("a", "0 12 * * *", stopper, HOUR), world.task("b"))
     task = next(task for task in asyncio.all_tasks() if task.get_name() == "a")
     for other in asyncio.all_tasks() - {asyncio.current_task(), task}:
         other.cancel()
     await world.until("12:05")
     assert world.calls_of("b") == []
     go_on.set()
-    await heard.until("SchedulerStopped")
+    await received.until("SchedulerStopped")
     assert (world.scheduler.state, world.calls_of("b")) == ("Stopped", [])
 
 
@@ -351,7 +351,7 @@ async def slow_to_end():
             await restarted.wait()
 
 async def main():
-    global restarted
+    global restarted, slow  # the loop itself would not keep the task from the garbage collector
     restarted = asyncio.Event()
     await scheduler.initialize([("a", "* * * * *", callback, timedelta(minutes=1))])
     slow = asyncio.create_task(slow_to_end())
@@ -413,8 +413,7 @@ def test_ctrl_c_ends_quietly(tmp_path: Path) -> None:
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
     ) as running:
         assert running.stdout is not None
-        while running.stdout.readline().strip() != "ready":
-            pass
+        assert "ready\n" in iter(running.stdout.readline, ""), "it ended before it was ready"
         running.send_signal(2)
         said, complaints = running.communicate(timeout=PATIENCE_S)
     assert said.split("\n")[-3:] == ["interrupted", "Stopped", ""]

@@ -1,4 +1,4 @@
-"""A crowd at the daemon's socket, and a daemon without descriptors: whoever asks is answered all the same."""
+"""A crowd at the daemon's socket, and a daemon without descriptors: all who ask are answered all the same."""
 
 import platform
 import resource

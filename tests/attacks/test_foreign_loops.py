@@ -32,7 +32,7 @@ def own_store(request: pytest.FixtureRequest, tmp_path: Path) -> StoreFactory:
     return lambda: memory
 
 
-class Desk:
+class World:
     """A scheduler, its clock, and who was called when and why."""
 
     def __init__(self, store: Store) -> None:
@@ -79,58 +79,58 @@ async def raised_in_a_thread(call: Callable[[], Awaitable[None]]) -> BaseExcepti
 @pytest.mark.parametrize("method", ["stop", "initialize"])
 async def test_call_from_another_thread(own_store: StoreFactory, method: str) -> None:
     """A call from another thread raises at once, changes nothing, and the owner's stop works."""
-    desk = Desk(own_store())
-    await desk.initialize()
-    call = desk.scheduler.stop if method == "stop" else desk.initialize
+    world = World(own_store())
+    await world.initialize()
+    call = world.scheduler.stop if method == "stop" else world.initialize
     error = await raised_in_a_thread(call)
     assert isinstance(error, ForeignEventLoopError)
     assert isinstance(error, SchedulerError)
     assert str(error).startswith(SENTENCE)
-    assert desk.scheduler.state == "Running"
-    await desk.clock.advance(MINUTE)
-    assert desk.calls == ["12:00", "12:01"]
+    assert world.scheduler.state == "Running"
+    await world.clock.advance(MINUTE)
+    assert world.calls == ["12:00", "12:01"]
     async with asyncio.timeout(PATIENCE_S):
-        await desk.scheduler.stop()
-    assert desk.scheduler.state == "Stopped"
+        await world.scheduler.stop()
+    assert world.scheduler.state == "Stopped"
 
 
 async def test_call_from_another_thread_while_the_owner_stops() -> None:
     """A foreign stop raises also while the owner waits for a run, and the owner is not disturbed."""
-    desk = Desk(MemoryStore())
+    world = World(MemoryStore())
     go_on = asyncio.Event()
-    await desk.initialize(go_on.wait)
-    await desk.clock.advance(timedelta(0))
-    stopping = asyncio.create_task(desk.scheduler.stop())
-    await desk.clock.advance(timedelta(0))
-    assert isinstance(await raised_in_a_thread(desk.scheduler.stop), ForeignEventLoopError)
+    await world.initialize(go_on.wait)
+    await world.clock.advance(timedelta(0))
+    stopping = asyncio.create_task(world.scheduler.stop())
+    await world.clock.advance(timedelta(0))
+    assert isinstance(await raised_in_a_thread(world.scheduler.stop), ForeignEventLoopError)
     go_on.set()
     async with asyncio.timeout(PATIENCE_S):
         await stopping
-    assert desk.scheduler.state == "Stopped"
+    assert world.scheduler.state == "Stopped"
 
 
 async def test_call_handed_to_the_owner() -> None:
     """A thread may hand its call to the loop that owns the scheduler, as the message says."""
-    desk = Desk(MemoryStore())
-    await desk.initialize()
+    world = World(MemoryStore())
+    await world.initialize()
     loop = asyncio.get_running_loop()
     await loop.run_in_executor(
-        None, lambda: asyncio.run_coroutine_threadsafe(desk.scheduler.stop(), loop).result(PATIENCE_S)
+        None, lambda: asyncio.run_coroutine_threadsafe(world.scheduler.stop(), loop).result(PATIENCE_S)
     )
-    assert desk.scheduler.state == "Stopped"
+    assert world.scheduler.state == "Stopped"
 
 
 def test_call_on_another_loop_of_the_same_thread(own_store: StoreFactory) -> None:
     """A loop that is not running still owns its scheduler."""
-    desk = Desk(own_store())
+    world = World(own_store())
     owner = asyncio.new_event_loop()
     try:
-        owner.run_until_complete(desk.initialize())
-        for call in (desk.scheduler.stop, desk.initialize):
+        owner.run_until_complete(world.initialize())
+        for call in (world.scheduler.stop, world.initialize):
             with pytest.raises(ForeignEventLoopError, match=SENTENCE):
                 asyncio.run(asyncio.wait_for(call(), PATIENCE_S))
-        owner.run_until_complete(asyncio.wait_for(desk.scheduler.stop(), PATIENCE_S))
-        asyncio.run(desk.scheduler.stop())  # at rest it belongs to nobody
+        owner.run_until_complete(asyncio.wait_for(world.scheduler.stop(), PATIENCE_S))
+        asyncio.run(world.scheduler.stop())  # at rest it belongs to nobody
     finally:
         owner.close()
 
@@ -138,27 +138,27 @@ def test_call_on_another_loop_of_the_same_thread(own_store: StoreFactory) -> Non
 def test_two_threads_initialize_at_once() -> None:
     """Of two threads that initialize at the same time one is refused; nothing hangs."""
     for _ in range(20):
-        desk, barrier = Desk(MemoryStore()), threading.Barrier(2)
+        world, barrier = World(MemoryStore()), threading.Barrier(2)
         outcomes: list[BaseException | None] = []
 
-        async def use(desk: Desk, barrier: threading.Barrier) -> None:
-            call = desk.initialize()
+        async def use(world: World, barrier: threading.Barrier) -> None:
+            call = world.initialize()
             barrier.wait()
             try:
                 await call
             finally:
                 barrier.wait()  # nobody stops before both were answered
-            await desk.scheduler.stop()
+            await world.scheduler.stop()
 
-        def run(desk: Desk, barrier: threading.Barrier, outcomes: list[BaseException | None]) -> None:
+        def run(world: World, barrier: threading.Barrier, outcomes: list[BaseException | None]) -> None:
             try:
-                asyncio.run(use(desk, barrier))
+                asyncio.run(use(world, barrier))
             except ForeignEventLoopError as error:
                 outcomes.append(error)
             else:
                 outcomes.append(None)
 
-        threads = [threading.Thread(target=run, args=(desk, barrier, outcomes)) for _ in range(2)]
+        threads = [threading.Thread(target=run, args=(world, barrier, outcomes)) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -168,14 +168,14 @@ def test_two_threads_initialize_at_once() -> None:
 
 async def test_refused_call_leaves_no_trace(tmp_path: Path) -> None:
     """A recorder writes nothing of a call that another loop made: it has changed nothing."""
-    desk = Desk(MemoryStore())
+    world = World(MemoryStore())
     trace = tmp_path / "trace.jsonl"
     recorder = Recorder(trace, store="fresh", tick=None)
-    recorded = recorder.wrap(desk.scheduler)
-    await recorded.initialize([("a", "* * * * *", desk.callback, MINUTE)])
+    recorded = recorder.wrap(world.scheduler)
+    await recorded.initialize([("a", "* * * * *", world.callback, MINUTE)])
     assert isinstance(await raised_in_a_thread(recorded.stop), ForeignEventLoopError)
     assert isinstance(await raised_in_a_thread(lambda: recorded.initialize([])), ForeignEventLoopError)
-    await desk.clock.advance(MINUTE)
+    await world.clock.advance(MINUTE)
     await recorded.stop()
     recorder.close()
     lines = trace.read_bytes().splitlines(keepends=True)
@@ -212,32 +212,32 @@ LOOPS = pytest.mark.parametrize("loop_of_the_owner", [shut_down_loop, closed_loo
 @LOOPS
 def test_initialize_after_the_owner_was_closed(own_store: StoreFactory, loop_of_the_owner: Loop) -> None:
     """After a loop was closed without a stop a scheduler begins as after a crash: what ran starts again."""
-    desk = Desk(own_store())
+    world = World(own_store())
     with loop_of_the_owner() as loop:
-        loop.run_until_complete(desk.initialize(desk.endless))
-        loop.run_until_complete(desk.clock.advance(timedelta(0)))
-    assert desk.calls == ["12:00"]
+        loop.run_until_complete(world.initialize(world.endless))
+        loop.run_until_complete(world.clock.advance(timedelta(0)))
+    assert world.calls == ["12:00"]
 
     async def again() -> None:
-        await desk.initialize()
-        await desk.clock.advance(MINUTE)
-        await asyncio.wait_for(desk.scheduler.stop(), PATIENCE_S)
+        await world.initialize()
+        await world.clock.advance(MINUTE)
+        await asyncio.wait_for(world.scheduler.stop(), PATIENCE_S)
 
     asyncio.run(again())
-    assert desk.calls == ["12:00", "12:00", "12:01"]
-    assert desk.causes() == ["startup", "interrupted", "cron"]
-    assert [event.name for event in desk.events].count("SchedulerAborted") == 1
+    assert world.calls == ["12:00", "12:00", "12:01"]
+    assert world.causes() == ["startup", "interrupted", "cron"]
+    assert [event.name for event in world.events].count("SchedulerAborted") == 1
 
 
 @LOOPS
 def test_stop_after_the_owner_was_closed(own_store: StoreFactory, loop_of_the_owner: Loop) -> None:
     """A stop after that releases the store, so that another scheduler can have it."""
-    desk = Desk(own_store())
+    world = World(own_store())
     with loop_of_the_owner() as loop:
-        loop.run_until_complete(desk.initialize())
-    asyncio.run(asyncio.wait_for(desk.scheduler.stop(), PATIENCE_S))
-    assert desk.scheduler.state == "Stopped"
-    other = Desk(own_store())
+        loop.run_until_complete(world.initialize())
+    asyncio.run(asyncio.wait_for(world.scheduler.stop(), PATIENCE_S))
+    assert world.scheduler.state == "Stopped"
+    other = World(own_store())
 
     async def life() -> None:
         await other.initialize()
@@ -248,9 +248,9 @@ def test_stop_after_the_owner_was_closed(own_store: StoreFactory, loop_of_the_ow
 
 def test_loop_that_is_shut_down_releases_the_store(own_store: StoreFactory) -> None:
     """Once `asyncio.run` has ended, another scheduler of the same process can have the store."""
-    desk, other = Desk(own_store()), Desk(own_store())
-    asyncio.run(desk.initialize())
-    assert desk.scheduler.state == "Stopped"
+    world, other = World(own_store()), World(own_store())
+    asyncio.run(world.initialize())
+    assert world.scheduler.state == "Stopped"
 
     async def life() -> None:
         await other.initialize()

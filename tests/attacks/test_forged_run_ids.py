@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.running import Home, Running, oneshot, service, settings, timer
-from tests.postgres import until
+from tests.worlds.postgres import until
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="needs root: it starts processes of another user beside a root daemon"
@@ -27,7 +27,7 @@ NOBODY = pwd.getpwnam("nobody").pw_uid
 QUICK = settings(kill_grace_sec=0.5, shutdown_timeout_sec=5, timers=True)
 JOB = oneshot("job", "echo run $DULY_RUN_ID token ${DULY_RUN_TOKEN:-none}", at_startup=True)
 OFTEN = timer("often", "job", on_startup_sec=1, on_unit_active_sec=1)
-LEAVING = f"(setsid setpriv --reuid {NOBODY} --clear-groups sh -c 'echo stray $$; exec sleep 1000' &)"
+LEAVING = f"(setsid setpriv --reuid {NOBODY} --clear-groups sh -c 'echo orphan $$; exec sleep 1000' &)"
 WEB = service("web", "echo up $$ $DULY_RUN_ID token ${DULY_RUN_TOKEN:-none}; exec sleep 1000")
 
 
@@ -144,18 +144,18 @@ def test_a_genuine_token_still_finds_what_left_its_group(tmp_path: Path) -> None
     """What a service started as another user, outside its group, is ended at the start after a kill -9."""
     home = Home(tmp_path, QUICK + service("web", f"{LEAVING}; sleep 1000"))
     with home.running() as daemon:
-        [line] = daemon.out.until("stray")
+        [line] = daemon.out.until("orphan")
         with closing(sqlite3.connect(home.path / "duly.db")) as store:
             until(lambda: store.execute("SELECT pid FROM run").fetchone()[0], "the pid in the store")
         killed(daemon)
-    stray = int(line.rpartition(" ")[2])
-    assert is_alive(stray)
+    orphan = int(line.rpartition(" ")[2])
+    assert is_alive(orphan)
     with home.running() as daemon:
-        assert not is_alive(stray)
+        assert not is_alive(orphan)
         daemon.ended()
 
 
-def test_a_job_cannot_pose_as_the_stray_of_another(tmp_path: Path) -> None:
+def test_a_job_cannot_pose_as_the_orphan_of_another(tmp_path: Path) -> None:
     """What a job leaves behind with the run id of another service is not ended with that service."""
     posing = (
         "while [ ! -e run ]; do sleep 0.05; done; export DULY_RUN_ID=$(cat run); "
@@ -167,7 +167,7 @@ def test_a_job_cannot_pose_as_the_stray_of_another(tmp_path: Path) -> None:
         [line] = daemon.out.until("web . up")
         (tmp_path / "run.new").write_text(line.split()[4])
         (tmp_path / "run.new").rename(tmp_path / "run")
-        [posed] = daemon.out.until("stray")
+        [posed] = daemon.out.until("orphan")
         assert home.duly("stop", "web").returncode == 0
         assert is_alive(int(posed.rpartition(" ")[2]))
         daemon.ended()

@@ -14,7 +14,7 @@ from duly.daemon.echo import Echo
 from tests.acceptance.running import Home, service
 from tests.attacks.waiting import PATIENCE_S, needs_root, small_disk, until
 
-LISTENING = "exec 3<>gate; while read -r line <&3; do echo $line; done"
+LISTENING = "exec 3<>go-on; while read -r line <&3; do echo $line; done"
 LINE = b"web | 0123456789\n"
 
 
@@ -97,16 +97,16 @@ def test_a_pipe_without_a_reader_is_given_up(pipe: tuple[int, int]) -> None:
 @needs_root
 def test_a_daemon_on_a_full_disk_speaks_again(tmp_path: Path) -> None:
     """A daemon whose log and output were on a full disk is not well, resumes both, and is well again."""
-    os.mkfifo(tmp_path / "gate")
+    os.mkfifo(tmp_path / "go-on")
     home = Home(tmp_path, service("web", LISTENING, cwd="."))
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk(tmp_path / "disk"))
         out, log = disk.path / "out", disk.path / "log"
         streams = [stack.enter_context(path.open("ab")) for path in (out, log)]
         daemon = stack.enter_context(home.running(is_awaited=False, stdout=streams[0], stderr=streams[1]))
-        gate = os.open(tmp_path / "gate", os.O_RDWR)
-        stack.callback(os.close, gate)
-        os.write(gate, b"before\n")
+        go_on = os.open(tmp_path / "go-on", os.O_RDWR)
+        stack.callback(os.close, go_on)
+        os.write(go_on, b"before\n")
         until(lambda: out.read_bytes() == b"web | before\n" and "SupervisorStarted" in log.read_text())
         client = Client(str(tmp_path / "duly.sock"))
 
@@ -114,7 +114,7 @@ def test_a_daemon_on_a_full_disk_speaks_again(tmp_path: Path) -> None:
             return sorted(each for each in client.ask("status")["health"]["reasons"] if "dropped" in each)
 
         disk.fill()
-        os.write(gate, b"0123456789\n" * 1_000)
+        os.write(go_on, b"0123456789\n" * 1_000)
         until(lambda: client.ask("reload") and len(faults()) == 2)
         reasons = {each.partition(" dropped: ")[2] for each in faults()}
         assert reasons == {"the disk behind stderr is full", "the disk behind stdout is full"}
@@ -124,7 +124,7 @@ def test_a_daemon_on_a_full_disk_speaks_again(tmp_path: Path) -> None:
         disk.free()
         until(lambda: not faults())
         assert home.duly("status", "--check").returncode == 0
-        os.write(gate, b"again\n")
+        os.write(go_on, b"again\n")
         until(lambda: out.read_bytes().endswith(b"web | again\n"))
         client.ask("reload")
         until(lambda: "ConfigurationReloaded" in log.read_text().rpartition("dropped:")[2])

@@ -58,11 +58,11 @@ async def test_a_store_that_cannot_be_pruned_recovers(tmp_path: Path) -> None:
         with closing(apsw.Connection(str(tmp_path / "duly.db"))) as other:
             other.execute("BEGIN IMMEDIATE")
             await world.after(days=1, minutes=10)
-            while not daemon.standing().faults:
+            while not daemon.daemon_status().faults:
                 await world.after(seconds=1)
-            assert "locked" in daemon.standing().faults[0]
+            assert "locked" in daemon.daemon_status().faults[0]
             other.execute("ROLLBACK")
-        while daemon.standing().faults:
+        while daemon.daemon_status().faults:
             await world.after(seconds=1)
         assert world.names("Store") == ["StoreFault", "StoreRecovered"]
         assert len(await daemon.history.runs(service="job")) == 1

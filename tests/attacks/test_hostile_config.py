@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duly.config.lines import MOST_KEY_PARTS
-from duly.config.shell_words import UnclosedError, shell_words
+from duly.config.values import UnclosedError, shell_words
 from tests.attacks.limits import MOST_BYTES, duly, filled
 
 SERVICE = '[[service]]\nid = "s"\ntype = "oneshot"\ntimeout_sec = 99999999\ncommand = ["true"]\n'

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duly.cli import main
-from duly.config.crontab import TooManyJobsError, toml_of, translated
-from duly.config.loading import load_content
-from duly.config.reading import MOST_BYTES
+from duly.config.crontab import TooManyJobsError, toml_of, translated_crontab
+from duly.config.loading import MOST_BYTES, load_content
 from tests.attacks.limits import duly, filled
 
 OUT = Path("/etc/duly.toml")
@@ -25,7 +24,7 @@ ODD_BLANKS = "\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u2028\u3000"
 
 def loads_back(text: str, *, has_user_column: bool = False) -> None:
     """What is written loads without a fault, to the same services and timers."""
-    found = translated(text, has_user_column=has_user_column)
+    found = translated_crontab(text, has_user_column=has_user_column)
     config = load_content(OUT, toml_of(found).encode())
     assert config.invalid == ()
     assert [(each.id, each.command, each.env) for each in config.services] == [
@@ -83,7 +82,7 @@ def test_import_takes_linear_time(text: str) -> None:
 def test_odd_characters_are_part_of_a_command(char: str) -> None:
     """What only Python takes for a blank is a character of the command, as it is for cron and the shell."""
     for command in (f"{char}{char}x", f"run a{char}b", f"run '{char}'"):
-        [job] = translated(JOB + command).jobs
+        [job] = translated_crontab(JOB + command).jobs
         words = job.service.command
         script = words[2] if words[0] == "/bin/sh" else " ".join(words)
         assert script.replace("'", "") == command.replace("'", "")
@@ -104,7 +103,7 @@ def test_odd_characters_are_part_of_a_command(char: str) -> None:
 def test_command_of_an_odd_blank_goes_to_the_shell() -> None:
     """A command of a vertical tab alone names no program for duly, so the shell gets it, as under cron."""
     for char in ODD_BLANKS:
-        [job] = translated(JOB + char).jobs
+        [job] = translated_crontab(JOB + char).jobs
         assert job.service.command == ("/bin/sh", "-c", char)
         loads_back(JOB + char)
 
@@ -112,21 +111,21 @@ def test_command_of_an_odd_blank_goes_to_the_shell() -> None:
 @pytest.mark.parametrize("char", ODD_BLANKS)
 def test_odd_characters_in_time_fields_are_refused(char: str) -> None:
     """A time field or macro with such a character is left out, not read as if it were not there."""
-    found = translated(f"1{char} * * * * a\n@daily{char} a\n{char}1 * * * * a\n")
+    found = translated_crontab(f"1{char} * * * * a\n@daily{char} a\n{char}1 * * * * a\n")
     assert found.jobs == []
     assert [remark.is_left_out for remark in found.remarks] == [True] * 3
 
 
 def test_user_column_without_a_user() -> None:
     """A line that ends before its user is left out."""
-    found = translated("@daily\n@daily root\n", has_user_column=True)
+    found = translated_crontab("@daily\n@daily root\n", has_user_column=True)
     assert found.jobs == []
     assert [remark.line for remark in found.remarks if remark.is_left_out] == [1, 2]
 
 
 def test_variables_that_no_process_can_have() -> None:
     """A quoted name with an equals sign in it is told and not written: duly would refuse the service."""
-    found = translated('"A=B" = 1\n@daily a\n')
+    found = translated_crontab('"A=B" = 1\n@daily a\n')
     assert [remark.line for remark in found.remarks] == [1]
     assert found.jobs[0].service.env == {}
     loads_back('"A=B" = 1\n@daily a\n')
@@ -155,7 +154,7 @@ def test_no_amplification() -> None:
     assert (done.code, done.stdout) == (2, b"")
     [line] = done.stderr.splitlines()
     assert line.startswith("error: -: the jobs up to line 20")
-    assert "fill more than 1 MiB; duly loads no larger file. Split the crontab" in line
+    assert "fill more than 4 MiB; duly loads no larger file. Split the crontab" in line
 
 
 def test_no_amplification_line_by_line() -> None:
@@ -168,7 +167,12 @@ def test_too_many_jobs(tmp_path: Path) -> None:
     """More jobs than fit into a file that duly loads are refused, and no file is written."""
     out = tmp_path / "duly.toml"
     done = duly(
-        "import", "crontab", "-", "-o", str(out), stdin=f"{JOB}/usr/bin/job --of mine\n".encode() * 5000
+        "import",
+        "crontab",
+        "-",
+        "-o",
+        str(out),
+        stdin=f"{JOB}/usr/bin/job --of {'m' * 1000}\n".encode() * 4000,
     )
     assert done.code == 2
     assert "duly loads no larger file" in done.stderr
@@ -177,11 +181,12 @@ def test_too_many_jobs(tmp_path: Path) -> None:
 
 def test_largest_file_loads() -> None:
     """The last crontab that is translated loads, and with one job more it is refused."""
+    line = f"@daily a {'b' * 1000}\n"
     with pytest.raises(TooManyJobsError) as caught:
-        translated("@daily a\n" * 10_000)
+        translated_crontab(line * 10_000)
     fitting = caught.value.line - 1
-    content = toml_of(translated("@daily a\n" * fitting)).encode()
-    assert MOST_BYTES - 300 < len(content) <= MOST_BYTES
+    content = toml_of(translated_crontab(line * fitting)).encode()
+    assert MOST_BYTES - 1300 < len(content) <= MOST_BYTES
     assert len(load_content(OUT, content).timers) == fitting
 
 

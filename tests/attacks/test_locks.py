@@ -1,4 +1,4 @@
-"""The two lock files: every package pinned and hashed, users' packages apart from the tools of developers."""
+"""The lock files: every package pinned and hashed, users' packages apart from the tools of developers."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-RUNTIME, DEV = "requirements.lock", "requirements-dev.lock"
+RUNTIME, DAEMON, DEV = "requirements.lock", "requirements-daemon.lock", "requirements-dev.lock"
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 
 
@@ -48,9 +48,10 @@ def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def wanted_by_users() -> list[Requirement]:
+def wanted_by_users(*names: str) -> list[Requirement]:
     table = project()["project"]
-    extras = [each for extra in table["optional-dependencies"].values() for each in extra]
+    optional = table["optional-dependencies"]
+    extras = [each for name in names or optional for each in optional[name]]
     found = [Requirement(each) for each in (*table["dependencies"], *extras)]
     return [each for each in found if each.name != "duly"]
 
@@ -62,7 +63,7 @@ def wanted_by_developers() -> list[Requirement]:
     ]
 
 
-@pytest.mark.parametrize("file", [RUNTIME, DEV])
+@pytest.mark.parametrize("file", [RUNTIME, DAEMON, DEV])
 def test_everything_is_pinned_and_hashed(file: str) -> None:
     """Each entry of a lock names one version and the hashes of its files, and no place to get them from."""
     found = pins(file)
@@ -75,7 +76,14 @@ def test_everything_is_pinned_and_hashed(file: str) -> None:
     assert "://" not in (ROOT / file).read_text()
 
 
-@pytest.mark.parametrize(("file", "wanted"), [(RUNTIME, wanted_by_users()), (DEV, wanted_by_developers())])
+@pytest.mark.parametrize(
+    ("file", "wanted"),
+    [
+        (RUNTIME, wanted_by_users()),
+        (DAEMON, wanted_by_users("web", "metrics")),
+        (DEV, wanted_by_developers()),
+    ],
+)
 def test_everything_declared_is_locked(file: str, wanted: list[Requirement]) -> None:
     """Each dependency of pyproject.toml is in its lock, in a version that the declaration allows."""
     found = pins(file)
@@ -90,19 +98,27 @@ def test_users_get_no_test_tool() -> None:
     assert not pins(RUNTIME).keys() & {canonicalize_name(each.name) for each in wanted_by_developers()}
 
 
-def test_the_locks_agree() -> None:
-    """A package that both locks hold has one version and the same hashes, so that they install together."""
-    runtime, dev = pins(RUNTIME), pins(DEV)
-    shared = runtime.keys() & dev.keys()
+@pytest.mark.parametrize("file", [DAEMON, DEV])
+def test_the_locks_agree(file: str) -> None:
+    """A package that two locks hold has one version and the same hashes, so that they install together."""
+    runtime, other = pins(RUNTIME), pins(file)
+    shared = runtime.keys() & other.keys()
     assert shared
     for name in shared:
-        assert runtime[name].version == dev[name].version, name
-        assert set(runtime[name].options) == set(dev[name].options), name
+        assert runtime[name].version == other[name].version, name
+        assert set(runtime[name].options) == set(other[name].options), name
+
+
+def test_the_daemon_needs_nothing_else() -> None:
+    """What `make run` installs is a part of what users get, without Celery and PostgreSQL."""
+    assert pins(DAEMON).keys() < pins(RUNTIME).keys()
+    assert not pins(DAEMON).keys() & {"celery", "psycopg"}
 
 
 def test_make_installs_nothing_unchecked() -> None:
-    """What make installs for the tests is hash-checked, and nothing is built with fetched tools."""
-    recipe = (ROOT / "Makefile").read_text().partition("\n$(READY):")[2].replace("\\\n", " ")
-    locked, own = [shlex.split(line) for line in recipe.split("\n") if "pip install" in line]
-    assert {"--require-hashes", "--only-binary", RUNTIME, DEV} <= set(locked)
+    """What make installs is hash-checked, and nothing is built with fetched tools."""
+    recipes = (ROOT / "Makefile").read_text().partition("\n$(READY):")[2].replace("\\\n", " ")
+    tests, own, daemon = [shlex.split(line) for line in recipes.split("\n") if "pip install" in line]
+    assert {"--require-hashes", "--only-binary", RUNTIME, DEV} <= set(tests)
     assert {"--no-deps", "--no-build-isolation", "."} <= set(own)
+    assert {"--require-hashes", "--only-binary", DAEMON} <= set(daemon)

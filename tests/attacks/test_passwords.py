@@ -9,12 +9,13 @@ from urllib.parse import unquote
 
 import pytest
 from click.testing import CliRunner
+from examples.demo.__main__ import demo
 
 from duly import Scheduler
 from duly.cli import main
-from duly.places import Kind, has_password, kind_of, without_secrets
+from duly.cluster import PostgresStore
+from duly.places import StoreKind, has_password, kind_of, without_secrets
 from duly.store import store_for
-from duly.store.postgres import PostgresBoard
 from tests.acceptance.running import Home, oneshot, settings, timer
 
 SECRET = "hunter2"
@@ -71,7 +72,7 @@ def test_what_is_no_address_is_no_file_either(place: str, here: Path) -> None:
 )
 def test_a_file_may_have_a_strange_name(name: str) -> None:
     """A path that says its directory is a path, whatever the name of its file."""
-    assert kind_of(name) is Kind.FILE
+    assert kind_of(name) is StoreKind.FILE
 
 
 COMMANDS = (
@@ -86,7 +87,6 @@ COMMANDS = (
     ("why", "job", "--store", "{}", "--json"),
     ("cluster", "{}", "--json"),
     ("dashboard", "--store", "{}"),
-    ("demo", "--store", "{}", "--for", "0"),
     ("{}",),
 )
 
@@ -102,6 +102,14 @@ def test_no_command_repeats_a_password(command: tuple[str, ...], here: Path) -> 
         assert isinstance(done.exception, SystemExit), (arguments, done.exception)
         assert SECRET not in done.output, (arguments, done.output)
     assert SECRET not in " ".join(str(path) for path in here.rglob("*"))
+
+
+def test_the_demo_repeats_no_password() -> None:
+    """The demo refuses an address without a word of it."""
+    for place in (*NO_ADDRESSES, *ADDRESSES):
+        done = CliRunner().invoke(demo, ["--store", place, "--for", "0"])
+        assert done.exit_code != 0, (place, done.output)
+        assert SECRET not in done.output, (place, done.output)
 
 
 @pytest.mark.parametrize("text", [*NO_ADDRESSES, *ADDRESSES[:2]])
@@ -149,7 +157,7 @@ def test_a_database_is_reached_without_a_password_in_the_command(
     """The password may come with the address in DULY_STORE, or alone in PGPASSWORD or a password file."""
     user, _, place = postgres_url.removeprefix("postgresql://").rpartition("@")
     name, password = map(unquote, user.split(":"))
-    asyncio.run(_founded(postgres_url))
+    asyncio.run(PostgresStore(postgres_url).open("id"))
     found = {"DULY_STORE": postgres_url, "PGPASSWORD": password, "PGPASSFILE": str(tmp_path / "pgpass")}
     escaped = password.replace("\\", "\\\\").replace(":", "\\:")
     (tmp_path / "pgpass").write_text(f"*:*:*:{name}:{escaped}\n")
@@ -158,12 +166,6 @@ def test_a_database_is_reached_without_a_password_in_the_command(
     done = CliRunner().invoke(main, ["cluster", *arguments], env={"PGPASSFILE": "", where: found[where]})
     assert done.exit_code == 0, done.output
     assert done.stderr == ""
-
-
-async def _founded(url: str) -> None:
-    board = PostgresBoard(url)
-    await board.open("id")
-    await board.close()
 
 
 # --- the daemon ---
@@ -195,8 +197,8 @@ def test_a_whole_run_shows_no_password(tmp_path: Path) -> None:
     with home.running("-v", env={"DULY_STORE": address}) as daemon:
         said = [home.duly(*command.split()).stdout for command in _QUESTIONS]
         said += [_fetched(tmp_path / "web.sock", path) for path in _PAGES]
-        gate = home.duly("timers", "--on")
-        said += [gate.stdout, gate.stderr, *daemon.ended(), *daemon.out.all()]
+        answer = home.duly("timers", "--on")
+        said += [answer.stdout, answer.stderr, *daemon.ended(), *daemon.out.all()]
     said += [home.duly("status", "--json").stdout, home.duly("plan").stdout]
     files = [path for path in tmp_path.iterdir() if path.is_file() and path != home.config]
     assert any("store" in each for each in said)

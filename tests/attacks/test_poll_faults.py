@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from duly import Scheduler
-from duly.daemon.faults import Faults
+from duly.daemon.faults import OpenFaults
 from duly.store import MemoryStore
 from duly.testing import VirtualClock
-from duly.testing.processes import FakeProcesses
-from duly.web.daemon_site import DaemonSite
-from duly.web.live import Live
-from tests.attacks.test_cancelled_tasks import Heard
+from duly.web.dashboard import DaemonDashboard
+from tests.attacks.test_cancelled_tasks import EventLog
 from tests.integration.test_daemon_virtual import DaemonWorld
+from tests.worlds.fake_processes import FakeProcesses
+from tests.worlds.web_serving import FakeSite
 
 MINUTE = timedelta(minutes=1)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -45,14 +45,14 @@ class Running:
 
     def __init__(self) -> None:
         self.clock = FlakyClock(NOON)
-        self.heard = Heard()
-        self.faults = Faults()
+        self.received = EventLog()
+        self.faults = OpenFaults()
         self.calls: list[str] = []
         self.scheduler = Scheduler(
             MemoryStore(),
             clock=self.clock,
             timezone=UTC,
-            listeners=[self.faults.listener, self.heard],
+            listeners=[self.faults.listener, self.received],
         )
 
     async def begin(self) -> None:
@@ -66,7 +66,9 @@ class Running:
     def told(self) -> list[str]:
         """The faults and recoveries that were told, by name."""
         return [
-            event.name for event in self.heard.events if event.name.endswith(("Fault", "Failed", "Recovered"))
+            event.name
+            for event in self.received.events
+            if event.name.endswith(("Fault", "Failed", "Recovered"))
         ]
 
 
@@ -94,13 +96,13 @@ async def test_exception_in_a_cycle_is_not_the_stores(
     breaks(running.clock, is_broken=True)
     running.scheduler._poller.wake()
     await running.clock.advance(MINUTE)
-    failed = await running.heard.until("PollFailed")
+    failed = await running.received.until("PollFailed")
     assert (failed.level, failed.fields["error"]) == (40, error)
     assert place in failed.fields["where"]
     assert str(Path(__file__).parent) not in failed.fields["where"]
     assert list(running.faults.sentences) == [error]
     breaks(running.clock, is_broken=False)
-    recovered = await running.heard.until("PollRecovered")
+    recovered = await running.received.until("PollRecovered")
     assert (recovered.level, recovered.fields) == (20, {"error": error})
     assert list(running.faults.sentences) == []
     await running.clock.advance(2 * MINUTE)
@@ -118,19 +120,19 @@ async def test_fault_of_the_poller_shows_in_the_health_of_a_daemon(tmp_path: Pat
     )
     world.clock = clock = FlakyClock(NOON)
     world.processes = FakeProcesses(clock)
-    heard = Heard()
+    received = EventLog()
     async with world.life() as daemon:
-        site = DaemonSite("daemon", Live("boot"))
-        site.serve(daemon)
+        site = DaemonDashboard(daemon.config, {})
+        site.attach(daemon, FakeSite())
         daemon._announcer.listen(site.listener, ["PollFailed", "PollRecovered"])
-        daemon._announcer.listen(heard, ["PollFailed", "PollRecovered"])
+        daemon._announcer.listen(received, ["PollFailed", "PollRecovered"])
         await world.after(minutes=1)
-        assert (daemon.standing().faults, site.unready()) == ((), None)
+        assert (daemon.daemon_status().faults, site.unready()) == ((), None)
         clock.sleep_fails = True
         await world.after(minutes=30)
-        await heard.until("PollFailed")
-        assert daemon.standing().faults == ("OSError: no sleep",)
+        await received.until("PollFailed")
+        assert daemon.daemon_status().faults == ("OSError: no sleep",)
         assert site.unready() == "scheduling fails: OSError: no sleep"
         clock.sleep_fails = False
-        await heard.until("PollRecovered")
-        assert (daemon.standing().faults, site.unready()) == ((), None)
+        await received.until("PollRecovered")
+        assert (daemon.daemon_status().faults, site.unready()) == ((), None)

@@ -23,7 +23,7 @@ from duly.store import MemoryStore, Store
 from duly.testing import VirtualClock, crash
 from duly.verify import Monitor, Recorder, Verdict, judged
 from duly.verify.cluster import judged_together
-from duly.verify.membership import Membership
+from duly.verify.emitter import NodeName
 from duly.verify.trace import RunStart
 from tests.integration.test_watching import WatchedDaemon
 
@@ -460,15 +460,11 @@ def test_monitor_that_fails_says_so() -> None:
     assert monitor.outcome.overall is Verdict.INCONCLUSIVE
 
 
-async def test_gap_of_a_member_blames_no_member(small_disk: Path) -> None:
-    """Where a member of a cluster could not record, nothing from there on is held against any."""
+async def test_gap_of_a_node_blames_no_node(small_disk: Path) -> None:
+    """Where a node of a cluster could not record, nothing from there on is held against any."""
     world = World(small_disk / "a.jsonl")
-    membership = Membership("a", shards=1, failover_us=10_000_000)
-    scheduler = world.recorded(membership=membership, tick=timedelta(seconds=30))
+    scheduler = world.recorded(node=NodeName("a", 10_000_000), tick=timedelta(seconds=30))
     await scheduler.initialize([task("x")])
-    announce = scheduler._scheduler._announcer.announce  # type: ignore[attr-defined]
-    announce("EditionPublished", edition=1)
-    announce("ShardsTaken", shards=[[0, 2]], edition=1)
     await world.clock.advance(3 * MINUTE)
     filler = fill(small_disk)
     await world.clock.advance(120 * MINUTE)

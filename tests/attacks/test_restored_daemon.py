@@ -71,11 +71,11 @@ async def test_fault_while_services_are_declared_passes(tmp_path: Path) -> None:
         other.execute("BEGIN IMMEDIATE")
         more = '[[service]]\nid = "more"\ntype = "oneshot"\ncommand = ["job"]\nenabled = false\n'
         await world.reload(world.config.read_text() + more)
-        while not daemon.standing().faults:  # SQLite waits for the lock in real time
+        while not daemon.daemon_status().faults:  # SQLite waits for the lock in real time
             await world.after(seconds=1)
-        assert "is locked" in daemon.standing().faults[0]
+        assert "is locked" in daemon.daemon_status().faults[0]
         other.execute("ROLLBACK")
         other.close()
-        while daemon.standing().faults:  # it is asked again after pauses that end
+        while daemon.daemon_status().faults:  # it is asked again after pauses that end
             await world.after(seconds=1)
         assert ("more",) in rows(path, "SELECT name FROM service")

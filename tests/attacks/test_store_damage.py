@@ -17,10 +17,10 @@ from duly.cli import main
 from duly.errors import SchedulerError, StoreDamagedError, TaskTryDeserializeError
 from duly.store import SQLiteStore
 from duly.store.inspection import findings_at
-from duly.store.repair import repaired
-from duly.store.tables import SQLiteRows
+from duly.store.repair import repair_store
 from tests.integration.test_daemon_virtual import HOURLY, JOB, WEB, DaemonWorld, timer, world_of
-from tests.world import MINUTE, World
+from tests.worlds.histories import LooseHistory
+from tests.worlds.scheduler import MINUTE, World
 
 Files = dict[str, bytes]
 """The content of the files of a store, by name."""
@@ -231,7 +231,7 @@ async def test_damaged_history_is_told_in_an_error_of_ours(
     spoil(path, f"UPDATE run SET {damage} WHERE id = 2")
     store = SQLiteStore(path)
     await store.open("x")
-    rows = SQLiteRows(store)
+    rows = LooseHistory(store)
     reads = (partial(rows.run, 2), partial(rows.runs, limit=999), partial(rows.runs_between, 0, 2**62, 999))
     for read in reads:
         with pytest.raises(StoreDamagedError) as raised:
@@ -280,7 +280,7 @@ def test_repair_reads_a_table_from_both_ends(stores: dict[str, Files], tmp_path:
     begin = (pages[1] - 1) * 4096
     content[begin : begin + 4096] = b"\xa5" * 4096
     path.write_bytes(content)
-    done = repaired(path)
+    done = repair_store(path)
     assert done is not None
     (kept,) = [each for each in done.tables if each.table == "run"]
     assert rows / 2 < kept.rows < rows
@@ -293,7 +293,7 @@ def test_repair_of_a_store_with_a_broken_header(stores: dict[str, Files], tmp_pa
     content = bytearray(path.read_bytes())
     content[:24] = b"\xff" * 24
     path.write_bytes(content)
-    done = repaired(path)
+    done = repair_store(path)
     assert done is not None
     assert {each.table: each.rows for each in done.tables}["task"] == 40
 
@@ -312,5 +312,5 @@ def test_repair_of_a_file_without_anything(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     path.write_bytes(b"nothing at all" * 1000)
     with pytest.raises(StoreError, match="holds nothing that can be read"):
-        repaired(path)
+        repair_store(path)
     assert list(tmp_path.iterdir()) == [path]

@@ -15,7 +15,7 @@ from duly import ScheduleTaskError, StoreError, StoreInUseError
 from duly.store import SQLiteStore
 from duly.store.files import FileChange, FileState, StoreFiles, change_between
 from duly.store.inspection import findings_at
-from tests.world import MINUTE, World
+from tests.worlds.scheduler import MINUTE, World
 
 FILES = ("state.db", "state.db-wal", "state.db-shm")
 EVERYTHING = pytest.mark.excused("L1")
@@ -33,7 +33,7 @@ def world_on(path: Path, start: str = "12:00:30") -> World:
 
 
 async def backed_up(path: Path, tasks: int = 1) -> tuple[World, bytes]:
-    """A scheduler that runs on a store of which there is a copy from a minute before."""
+    """A scheduler that runs on a store, and a copy of that store from a minute before."""
     world = world_on(path)
     registrations = [world.task(f"t{number}") for number in range(tasks)]
     await world.begin(*registrations)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.acceptance.running import Home, oneshot, settings, timer
 from tests.integration.test_timers_store import Disk
-from tests.timer_world import HOURLY, TimerWorld
-from tests.timer_world import timer as defined
+from tests.worlds.timers import HOURLY, TimerWorld
+from tests.worlds.timers import timer as defined
 
 ON_THE_HOUR = {"on_calendar": {"minute": 0}}
 CONFIG = (
@@ -91,14 +91,14 @@ def _check_commands(home: Home, *, code: int) -> None:
 async def test_a_damaged_row_is_not_overwritten_by_a_reload(tmp_path: Path) -> None:
     """A timer that is declared again finds its damaged row, does not run, and leaves the row as it is."""
     disk = Disk(tmp_path / "s.db")
-    world = TimerWorld("12:59:00", shelf=await disk.open())
+    world = TimerWorld("12:59:00", repository=await disk.open())
     bad, good = defined("bad", on_calendar=HOURLY), defined("good", "other", on_startup_sec=1)
     await world.begin(bad)
     await world.stop()
     await disk.close()
     disk.sql("UPDATE timer SET answered_us = ? WHERE name = 'bad'", 2**62)
     damaged = disk.sql("SELECT * FROM timer WHERE name = 'bad'")
-    world.shelf = await disk.open()
+    world.repository = await disk.open()
     timers = await world.begin(good)
     assert timers.unreadable == {}
     await timers.reload([good, bad])

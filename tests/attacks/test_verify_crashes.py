@@ -17,7 +17,7 @@ from tests.attacks.test_verify_fuzz import bounded
 
 Line = dict[str, Any]
 HEADER: Line = {"ev": "Header", "v": 1, "tz": "Europe/Berlin"}
-MEMBER: Line = {**HEADER, "member": "a", "shards": 3, "failover_ms": 10_000}
+NODE: Line = {**HEADER, "node": "a", "failover_ms": 10_000}
 T = 1_781_784_240_000
 MINUTE = 60_000
 YEAR_9999 = 253_402_100_000_000
@@ -62,11 +62,11 @@ def trace(tmp_path: Path) -> Path:
     return tmp_path / "trace.jsonl"
 
 
-def test_page_of_a_member_without_an_edition(trace: Path, tmp_path: Path) -> None:
-    """A member's trace that tells of no list, only of a run, has a page."""
-    written(trace, MEMBER, *listed("* * * * *"), at(10, "RunStart", id="t0", run=1), at(100, "Tick"))
+def test_page_of_a_node_without_a_list(trace: Path, tmp_path: Path) -> None:
+    """A node's trace that tells of no list, only of a run, has a page."""
+    written(trace, NODE, *listed("* * * * *"), at(10, "RunStart", id="t0", run=1), at(100, "Tick"))
     done = verified(trace, "--html", tmp_path / "page.html")
-    assert "C3" in done.stdout
+    assert "C4" in done.stdout
     assert "t0" in (tmp_path / "page.html").read_text()
 
 
@@ -131,31 +131,14 @@ def test_torn_last_line(trace: Path, torn: bytes) -> None:
     assert "is torn" in done.stdout
 
 
-def test_loss_of_a_shard_where_there_are_none(trace: Path) -> None:
-    """To a trace of no cluster the loss of a shard says nothing."""
+def test_loss_of_trust_where_there_is_no_cluster(trace: Path) -> None:
+    """In a trace of no cluster, too, what lost its trust is cut off and starts again."""
     start, end = run(0)
-    written(trace, HEADER, *listed("* * * * *"), start, at(5, "Lost", shard=1, term=1), end, at(50, "Tick"))
+    lost = at(5, "TrustLost", runs=["t0", "t0", "nobody"])
+    written(trace, HEADER, *listed("* * * * *"), start, lost, end, at(50, "Tick"))
     done = verified(trace, "--targets")
-    assert done.exit_code == 0
-    assert done.stdout.startswith("1 dues, 1 ran")
-
-
-def test_member_without_shards(trace: Path) -> None:
-    """A member's trace that does not say how many shards there are is refused with a sentence."""
-    written(trace, {**HEADER, "member": "a"}, *listed("* * * * *"), at(5, "Lost", shard=1, term=1))
-    done = verified(trace, "--targets")
-    assert done.exit_code == 2
-    assert "how many shards" in done.stderr
-
-
-def test_a_million_shards(trace: Path) -> None:
-    """A header that names a million shards makes the work of a thousand: those that nobody took are alike."""
-    header = {**MEMBER, "shards": 1_000_000, "tick_ms": 1000}
-    edition = at(0, "Edition", edition=1, regs=[["t0", "0 0 1 1 *", 0]])
-    written(trace, header, *listed("0 0 1 1 *"), edition, at(MINUTE, "Tick"))
-    properties = json.loads(verified(trace, "--json").stdout)["properties"]
-    [checked] = [each["checked"] for each in properties if each["id"] == "C5"]
-    assert 0 < checked <= 1_000
+    assert done.exit_code == 1
+    assert "T8  violated" in done.stdout
 
 
 def test_run_from_before_the_trace(trace: Path, tmp_path: Path) -> None:

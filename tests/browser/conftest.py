@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.web_world import Served, World, served
+from tests.worlds.web import EVIL, Served, World, far_run, served
 
 CHROMIUM = os.environ.get("DULY_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+FAR = f"depot-17.storage.example.com:4711{EVIL}"
+"""What another machine is called."""
 PICTURES = Path(__file__).parent / "pictures"
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
@@ -47,8 +49,10 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def sight() -> Iterator[Served]:
-    """A world that tests only look at."""
-    with served(World()) as found:
+    """A world that tests only look at; another machine has run one of its timers."""
+    world = World()
+    far_run(world, 5, "certificates", machine=FAR)
+    with served(world) as found:
         yield found
 
 

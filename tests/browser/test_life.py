@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from duly.web.live import Live
 from duly.web.settings import WebSettings
 from tests.browser.conftest import Opening
-from tests.web_world import EVIL, Served, World, served
+from tests.worlds.web import EVIL, Served, World, served
 
 
 def _marked(page: Any) -> None:
@@ -208,10 +208,10 @@ def test_page_that_cannot_be_made_is_told(site: Served, opened: Opening) -> None
         raise RuntimeError("not today")
 
     site.world.services = failing
-    site.call(lambda: site.world.tell("ServiceRunStarted", service="web"))
+    site.call(lambda: site.world.emit("ServiceRunStarted", service="web"))
     expect(page.locator("#banner")).to_contain_text("What you see is as it was")
     site.world.services = plain
-    site.call(lambda: site.world.tell("ServiceRunStarted", service="web"))
+    site.call(lambda: site.world.emit("ServiceRunStarted", service="web"))
     expect(page.locator("#banner")).to_be_hidden()
 
 

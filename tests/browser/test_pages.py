@@ -6,8 +6,8 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Opening, grave_findings
-from tests.web_world import ESCAPES, EVIL, TURNED, Served
+from tests.browser.conftest import FAR, Opening, grave_findings
+from tests.worlds.web import ESCAPES, EVIL, TURNED, Served
 
 PAGES = {
     "overview": ("/", "things are not right"),
@@ -19,6 +19,8 @@ PAGES = {
     "timer": ("/timers/backup", "What became of its latest slots"),
     "runs": ("/runs", "schedule"),
     "run": ("/runs/1", "slot it answered"),
+    "far timer": ("/timers/certificates", f" on {FAR}"),
+    "far run": (f"/runs/5?machine={quote(FAR, safe='')}", "far away"),
     "misses": ("/misses", "its target was still active"),
     "invalid": ("/invalid", 'target "nightli" is no service'),
     "verification": ("/verification", "no slot is answered twice"),
@@ -108,11 +110,11 @@ def test_environment_is_not_shown(sight: Served, opened: Opening) -> None:
     assert "hunter2" not in page.content()
 
 
-def test_closed_gate_shows_no_timers(site: Served, opened: Opening) -> None:
-    """With the gate closed there is one line that says so, and nothing else of timers."""
-    site.do(site.world.switch_gate(is_open=False))
+def test_closed_switch_shows_no_timers(site: Served, opened: Opening) -> None:
+    """With the switch closed there is one line that says so, and nothing else of timers."""
+    site.do(site.world.set_timer_switch(is_open=False))
     page = opened(site.url, statuses=(404,))
-    expect(page.locator(".gate")).to_contain_text("Timers are off.")
+    expect(page.locator(".switched-off")).to_contain_text("Timers are off.")
     for word in ("Timers", "Misses"):
         expect(page.get_by_role("navigation", name="Pages").get_by_role("link", name=word)).to_have_count(0)
     expect(page.get_by_role("heading", name="Next firings")).to_have_count(0)

@@ -14,24 +14,26 @@ import pytest
 
 from duly.errors import StoreError
 from duly.events import Announcer, Event
-from duly.store.history import History, MemoryRows, MissRow, Rows, RunRow
-from duly.store.sqlite import SQLiteStore
-from duly.store.tables import SQLiteRows, TimerShelf, list_query
+from duly.store.history import History, HistoryReader, MissRow, RunRow, list_query, run_sql
+from duly.store.memory import MemoryDatabase
+from duly.store.past import Past, known_services, known_slots
+from duly.store.sqlite import SQLiteStore, SQLiteTimerRepository
 from duly.testing import VirtualClock
-from tests.world import at
+from tests.worlds.histories import LooseHistory
+from tests.worlds.scheduler import at
 
 
 @asynccontextmanager
-async def in_memory(_path: Path) -> AsyncIterator[Rows]:
-    yield MemoryRows()
+async def in_memory(_path: Path) -> AsyncIterator[LooseHistory]:
+    yield LooseHistory()
 
 
 @asynccontextmanager
-async def in_sqlite(path: Path) -> AsyncIterator[Rows]:
+async def in_sqlite(path: Path) -> AsyncIterator[LooseHistory]:
     store = SQLiteStore(path / "state.db")
     await store.open("abc")
     try:
-        yield SQLiteRows(store)
+        yield LooseHistory(store)
     finally:
         await store.close()
 
@@ -48,7 +50,12 @@ def ended(number: int, service: str = "backup", **fields: Any) -> RunRow:
     return row(number, service, ended_us=number * 10 + 5, result="success", **fields)
 
 
-def run(scenario: Callable[[Rows], Any], kind: Kind, path: Path) -> None:
+def failed(number: int, service: str) -> RunRow:
+    message = "exited with code 3"
+    return msgspec.structs.replace(ended(number, service), result="exit", exit_code=3, message=message)
+
+
+def run(scenario: Callable[[LooseHistory], Any], kind: Kind, path: Path) -> None:
     async def main() -> None:
         async with kind(path) as rows:
             await scenario(rows)
@@ -79,19 +86,18 @@ def test_rows_come_back_as_they_were(kind: Kind, tmp_path: Path) -> None:
         output_lost=8,
     )
 
-    async def scenario(rows: Rows) -> None:
+    async def scenario(rows: LooseHistory) -> None:
         await rows.put([row(7, "a")], [])
         await rows.put([whole, row(8)], [])
         assert await rows.run(7) == whole
         assert await rows.run(9) is None
-        assert await rows.last_id() == 8
-        assert await rows.open_runs() == [row(8)]
-        assert await rows.last_ends() == {"a": whole}
+        assert await rows.ask(HistoryReader.last_id) == 8
+        assert await rows.ask(HistoryReader.open_runs) == [row(8)]
         assert await rows.runs(service="a", limit=9) == [whole]
         assert await rows.runs(timer="t", limit=9) == [whole]
         assert await rows.runs(before=8, limit=9) == [whole]
+        assert await rows.ask(HistoryReader.last_ends) == {"a": whole}
         bare = msgspec.structs.replace(whole, output="")
-        assert await rows.trend("a", limit=9) == [bare]
         assert await rows.runs_between(2, 3, limit=9) == [bare]
 
     run(scenario, kind, tmp_path)
@@ -101,7 +107,7 @@ def test_rows_come_back_as_they_were(kind: Kind, tmp_path: Path) -> None:
 def test_listing(kind: Kind, tmp_path: Path) -> None:
     """Runs and misses are listed newest first, by service or timer, page by page."""
 
-    async def scenario(rows: Rows) -> None:
+    async def scenario(rows: LooseHistory) -> None:
         await rows.put([row(1), row(2, "other", timer="t"), row(3), row(4)], [])
         assert [each.id for each in await rows.runs(limit=3)] == [4, 3, 2]
         assert [each.id for each in await rows.runs(limit=3, before=3)] == [2, 1]
@@ -119,7 +125,7 @@ def test_listing(kind: Kind, tmp_path: Path) -> None:
 def test_pruning(kind: Kind, tmp_path: Path) -> None:
     """Old and superfluous runs go; the last of each service that ended stays, and what has not ended."""
 
-    async def scenario(rows: Rows) -> None:
+    async def scenario(rows: LooseHistory) -> None:
         await rows.put([row(1), ended(2), ended(3), ended(4), ended(5, "rare")], [])
         await rows.put([], [MissRow("t", 10, "overlap"), MissRow("t", 90, "overlap")])
         await rows.prune(oldest_us=36, runs=100)
@@ -138,7 +144,7 @@ def test_pruning(kind: Kind, tmp_path: Path) -> None:
 def test_pruning_misses(kind: Kind, tmp_path: Path) -> None:
     """Old misses go, and all but the newest of each timer; without leave to touch them, none."""
 
-    async def scenario(rows: Rows) -> None:
+    async def scenario(rows: LooseHistory) -> None:
         misses = [MissRow(timer, at_us, "disabled") for at_us in (50, 40, 60, 70) for timer in ("", "a", "b")]
         await rows.put([], [MissRow("rare", 10, "overlap"), *misses])
         await rows.prune(oldest_us=45, runs=2, misses=False)
@@ -157,11 +163,71 @@ def test_pruning_misses(kind: Kind, tmp_path: Path) -> None:
 def test_last_ends_of_many(kind: Kind, tmp_path: Path) -> None:
     """Of every service the newest run that ended is found, also behind newer ones that have not."""
 
-    async def scenario(rows: Rows) -> None:
-        assert await rows.last_ends() == {}
+    async def scenario(rows: LooseHistory) -> None:
+        assert await rows.ask(HistoryReader.last_ends) == {}
         await rows.put([ended(1, "b"), ended(2, "a"), ended(3, "a"), ended(6, "")], [])
         await rows.put([row(4, "a"), row(5, "c")], [])
-        assert {name: each.id for name, each in (await rows.last_ends()).items()} == {"a": 3, "b": 1, "": 6}
+        assert {name: each.id for name, each in (await rows.ask(HistoryReader.last_ends)).items()} == {
+            "a": 3,
+            "b": 1,
+            "": 6,
+        }
+
+    run(scenario, kind, tmp_path)
+
+
+@KINDS
+def test_pasts(kind: Kind, tmp_path: Path) -> None:
+    """The past of a service is what its runs, one after the other, make of it."""
+
+    async def scenario(rows: LooseHistory) -> None:
+        assert await rows.ask(known_services) == {}
+        good = [ended(number, "good", lasted_us=number) for number in range(1, 30)]
+        bad = [ended(30, "bad"), *(failed(number, "bad") for number in range(31, 33))]
+        worse = [ended(40, "worse"), *(failed(number, "worse") for number in range(41, 99))]
+        await rows.put([*good, *bad, *worse, failed(99, "never"), row(100, "good")], [])
+        found = await rows.ask(known_services)
+        assert {name: known.last.id for name, known in found.items()} == {
+            "bad": 32,
+            "good": 29,
+            "never": 99,
+            "worse": 98,
+        }
+        assert found["good"].past == Past(tuple(range(10, 30)), last_success_us=295)
+        assert found["bad"].past == Past((5,), 2, 310, 305, "exited with code 3")
+        assert found["worse"].past == Past((5,), 58, 410, 405, "exited with code 3")
+        assert found["never"].past == Past((), 1, 990, None, "exited with code 3")
+
+    run(scenario, kind, tmp_path)
+
+
+@KINDS
+def test_outages(kind: Kind, tmp_path: Path) -> None:
+    """Outages are kept by whose and of which job they are; None deletes one."""
+
+    async def scenario(rows: LooseHistory) -> None:
+        await rows.put_outages([("ops", "a", "{}"), ("ops", "b", "{}"), ("dev", "a", "{}")])
+        await rows.put_outages([("ops", "a", '{"x":1}'), ("ops", "b", None), ("dev", "b", None)])
+        assert sorted(await rows.outages()) == [("dev", "a", "{}"), ("ops", "a", '{"x":1}')]
+
+    run(scenario, kind, tmp_path)
+
+
+@KINDS
+def test_newest_slots(kind: Kind, tmp_path: Path) -> None:
+    """Of a timer that missed a slot the newest slots are found, run or missed, in the order of time."""
+
+    async def scenario(rows: LooseHistory) -> None:
+        runs = [
+            msgspec.structs.replace(row(number, timer=timer), scheduled_us=at_us, reason=reason)
+            for number, (timer, at_us, reason) in enumerate(
+                [("t", 10, "schedule"), ("t", 30, "catch-up"), ("t", 30, "retry"), ("fine", 5, "schedule")]
+            )
+        ]
+        await rows.put(runs, [MissRow("t", 20, "overlap"), MissRow("t", 40, "shutdown")])
+        expected = [("t", 10, None), ("t", 20, "overlap"), ("t", 30, None), ("t", 40, "shutdown")]
+        assert await rows.ask(lambda reader: reader.newest_slots(9)) == expected
+        assert await rows.ask(known_slots) == {"t": ".o."}
 
     run(scenario, kind, tmp_path)
 
@@ -170,7 +236,7 @@ def test_last_ends_of_many(kind: Kind, tmp_path: Path) -> None:
 def test_pruning_spares_what_started_after_the_clock_was_set_back(kind: Kind, tmp_path: Path) -> None:
     """A run whose end lies before its start, because the clock was set back, is as old as its start."""
 
-    async def scenario(rows: Rows) -> None:
+    async def scenario(rows: LooseHistory) -> None:
         set_back = RunRow(
             id=2, service="backup", reason="manual", started_us=500, ended_us=10, result="success"
         )
@@ -185,19 +251,19 @@ def test_pruning_spares_what_started_after_the_clock_was_set_back(kind: Kind, tm
 def test_services_are_declared_anew(kind: Kind, tmp_path: Path) -> None:
     """A declaration takes the place of the one before it."""
 
-    async def scenario(rows: Rows) -> None:
+    async def scenario(rows: LooseHistory) -> None:
         await rows.declare({"a": "1", "b": "2"})
         await rows.declare({"b": "3"})
-        assert await rows.declared() == {"b": "3"}
+        assert await rows.ask(HistoryReader.services) == {"b": "3"}
 
     run(scenario, kind, tmp_path)
 
 
-class Grudging(MemoryRows):
-    """Rows that refuse to be written for a while, and count the writes that they take."""
+class Grudging(History):
+    """A history that cannot write for a while, and counts what each write holds."""
 
-    def __init__(self, refusals: int = 0) -> None:
-        super().__init__()
+    def __init__(self, refusals: int, clock: VirtualClock, announcer: Announcer) -> None:
+        super().__init__(MemoryDatabase(), clock, announcer)
         self.refusals = refusals
         self.writes: list[int] = []
 
@@ -210,25 +276,29 @@ class Grudging(MemoryRows):
         await super().put(runs, misses)
 
 
-class Desk:
-    """A history over grudging rows in virtual time, and the events it tells."""
+class World:
+    """A grudging history in virtual time, and the events it tells."""
 
     def __init__(self, refusals: int = 0) -> None:
         self.clock = VirtualClock(at("12:00"))
         self.events: list[Event] = []
-        self.rows = Grudging(refusals)
-        self.history = History(self.rows, self.clock, Announcer([self.events.append], self.clock.now))
+        announcer = Announcer([self.events.append], self.clock.now)
+        self.history = Grudging(refusals, self.clock, announcer)
+
+    async def written(self) -> list[RunRow]:
+        """The runs on disk, newest first."""
+        return await self.history.ask(lambda reader: reader.runs(limit=9_999))
 
 
 def test_what_is_noted_together_is_written_together() -> None:
     """A hundred runs that begin in one turn of the loop cost one write."""
 
     async def scenario() -> None:
-        desk = Desk()
+        world = World()
         for number in range(100):
-            desk.history.note(row(number))
-        await desk.history.settled()
-        assert desk.rows.writes == [100]
+            world.history.record_run(row(number))
+        await world.history.settled()
+        assert world.history.writes == [100]
 
     asyncio.run(scenario())
 
@@ -236,14 +306,14 @@ def test_what_is_noted_together_is_written_together() -> None:
 def test_numbers_go_on_where_they_were(tmp_path: Path) -> None:
     """After a restart no run gets the number of an earlier one."""
 
-    async def scenario(rows: Rows) -> None:
+    async def scenario(rows: LooseHistory) -> None:
         clock = VirtualClock(at("12:00"))
-        history = History(rows, clock, Announcer([], clock.now))
+        history = History(rows.database, clock, Announcer([], clock.now))
         await history.open()
         assert [history.new_id(), history.new_id()] == [1, 2]
-        history.note(row(2))
+        history.record_run(row(2))
         await history.close()
-        again = History(rows, clock, Announcer([], clock.now))
+        again = History(rows.database, clock, Announcer([], clock.now))
         await again.open()
         assert again.new_id() == 3
 
@@ -254,9 +324,9 @@ def test_numbers_go_on_where_they_were(tmp_path: Path) -> None:
 def test_the_key_stays(kind: Kind, tmp_path: Path) -> None:
     """Every history on one store has the key of the first, so tokens of runs outlive the daemon."""
 
-    async def scenario(rows: Rows) -> None:
+    async def scenario(rows: LooseHistory) -> None:
         clock = VirtualClock(at("12:00"))
-        first, second = (History(rows, clock, Announcer([], clock.now)) for _ in range(2))
+        first, second = (History(rows.database, clock, Announcer([], clock.now)) for _ in range(2))
         assert first.key != second.key
         await first.open()
         await second.open()
@@ -268,14 +338,17 @@ def test_the_key_stays(kind: Kind, tmp_path: Path) -> None:
 def test_the_key_is_written_into_a_new_file(tmp_path: Path) -> None:
     """If the file was deleted under a daemon, the new one gets the same key: running jobs have its tokens."""
 
-    async def scenario(rows: Rows) -> None:
-        await rows.key(b"the first")
+    async def scenario(rows: LooseHistory) -> None:
+        await rows.open()
+        first = rows.key
         for name in ("", "-wal", "-shm"):
             os.unlink(f"{tmp_path}/state.db{name}")  # noqa: PTH108 (files, not paths, in a coroutine)
         with pytest.raises(StoreError, match="deleted"):
             await rows.put([row(1)], [])
         await rows.put([row(1)], [])
-        assert await rows.key(b"another") == b"the first"
+        again = LooseHistory(rows.database)
+        await again.open()
+        assert again.key == first
 
     run(scenario, in_sqlite, tmp_path)
 
@@ -284,18 +357,19 @@ def test_rows_wait_until_the_store_can_write() -> None:
     """A fault is told once, the rows are written when it has passed, and the newest row of a run wins."""
 
     async def scenario() -> None:
-        desk = Desk(refusals=3)
-        desk.history.note(row(1))
-        desk.history.note_miss(MissRow("t", 5, "overlap"))
-        await desk.clock.advance(timedelta(seconds=2))
-        desk.history.note(ended(1))
+        world = World(refusals=3)
+        world.history.record_run(row(1))
+        world.history.record_miss(MissRow("t", 5, "overlap"))
+        await world.clock.advance(timedelta(seconds=2))
+        world.history.record_run(ended(1))
         with pytest.raises(StoreError, match="disk is full"):
-            await desk.history.settled()
-        assert await desk.history.runs() == [ended(1)]
-        await desk.clock.advance(timedelta(seconds=30))
-        assert await desk.rows.runs(limit=9) == [ended(1)]
-        assert await desk.rows.misses(limit=9) == [MissRow("t", 5, "overlap")]
-        assert [event.name for event in desk.events] == ["StoreFault", "StoreRecovered"]
+            await world.history.settled()
+        assert await world.history.runs() == [ended(1)]
+        await world.clock.advance(timedelta(seconds=30))
+        assert await world.written() == [ended(1)]
+        misses = await world.history.ask(lambda reader: reader.misses(limit=9))
+        assert misses == [MissRow("t", 5, "overlap")]
+        assert [event.name for event in world.events] == ["StoreFault", "StoreRecovered"]
 
     asyncio.run(scenario())
 
@@ -303,11 +377,11 @@ def test_rows_wait_until_the_store_can_write() -> None:
 def test_text_that_cannot_be_encoded_harms_no_other_row(tmp_path: Path) -> None:
     """A message with half a character is kept escaped, and the rows noted with it are kept too."""
 
-    async def scenario(rows: Rows) -> None:
+    async def scenario(rows: LooseHistory) -> None:
         clock = VirtualClock(at("12:00"))
-        history = History(rows, clock, Announcer([], clock.now))
-        history.note(row(1, message="no \udcff", output="\ud800\0"))
-        history.note(row(2))
+        history = History(rows.database, clock, Announcer([], clock.now))
+        history.record_run(row(1, message="no \udcff", output="\ud800\0"))
+        history.record_run(row(2))
         await history.close()
         first, second = await rows.run(1), await rows.run(2)
         assert first is not None
@@ -321,16 +395,16 @@ def test_waiting_rows_do_not_fill_the_memory() -> None:
     """While the store cannot write, the oldest ended runs beyond a limit go, are counted, and are told."""
 
     async def scenario() -> None:
-        desk = Desk(refusals=1)
-        desk.history.note(row(1))
+        world = World(refusals=1)
+        world.history.record_run(row(1))
         with pytest.raises(StoreError):
-            await desk.history.settled()
+            await world.history.settled()
         for number in range(2, 3_002):
-            desk.history.note(ended(number))
-        assert len(await desk.history.runs(limit=9_999)) == 2_000
-        await desk.history.settled()
-        assert [each.id for each in reversed(await desk.rows.runs(limit=9_999))] == [1, *range(1_003, 3_002)]
-        assert desk.events[-1].fields["lostRuns"] == 1_001
+            world.history.record_run(ended(number))
+        assert len(await world.history.runs(limit=9_999)) == 2_000
+        await world.history.settled()
+        assert [each.id for each in reversed(await world.written())] == [1, *range(1_003, 3_002)]
+        assert world.events[-1].fields["lostRuns"] == 1_001
 
     asyncio.run(scenario())
 
@@ -338,10 +412,10 @@ def test_waiting_rows_do_not_fill_the_memory() -> None:
 def test_output_with_nul_is_kept(tmp_path: Path) -> None:
     """Output behind a NUL is not lost: SQLite would end the text there."""
 
-    async def scenario(rows: Rows) -> None:
+    async def scenario(rows: LooseHistory) -> None:
         clock = VirtualClock(at("12:00"))
-        history = History(rows, clock, Announcer([], clock.now))
-        history.note(row(1, output="before\0after"))
+        history = History(rows.database, clock, Announcer([], clock.now))
+        history.record_run(row(1, output="before\0after"))
         await history.settled()
         found = await rows.run(1)
         assert found is not None
@@ -351,7 +425,7 @@ def test_output_with_nul_is_kept(tmp_path: Path) -> None:
 
 
 def test_timers_are_written_whole_and_removed(tmp_path: Path) -> None:
-    """The shelf of timers keeps whole records, which a second writing replaces."""
+    """The repository of timers keeps whole records, which a second writing replaces."""
 
     def record(number: int, name: str, answered_us: int) -> tuple[object, ...]:
         nothing = (None,) * 7
@@ -360,12 +434,14 @@ def test_timers_are_written_whole_and_removed(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = SQLiteStore(tmp_path / "state.db")
         contents = await store.open("abc")
-        shelf: TimerShelf[tuple[object, ...]] = TimerShelf(store, contents.scheduler_id, lambda each: each)
-        await shelf.replace(put=[record(1, "a", 5), record(2, "b", 5)], removed=[])
-        await shelf.save([record(2, "b", 6)])
-        await shelf.replace(put=[], removed=[1])
-        assert (await shelf.open("")).records == [record(2, "b", 6)]
-        assert shelf.name == store.name
+        repository: SQLiteTimerRepository[tuple[object, ...]] = SQLiteTimerRepository(
+            store, contents.scheduler_id, lambda each: each
+        )
+        await repository.replace(put=[record(1, "a", 5), record(2, "b", 5)], removed=[])
+        await repository.save([record(2, "b", 6)])
+        await repository.replace(put=[], removed=[1])
+        assert (await repository.open("")).records == [record(2, "b", 6)]
+        assert repository.name == store.name
         await store.close()
 
     asyncio.run(scenario())
@@ -375,15 +451,15 @@ def test_timers_are_written_whole_and_removed(tmp_path: Path) -> None:
 def test_next_run_of_a_service(kind: Kind, tmp_path: Path) -> None:
     """The next run of a service is found past those of others, whether it is written yet or not."""
 
-    async def scenario(rows: Rows) -> None:
+    async def scenario(rows: LooseHistory) -> None:
         await rows.put([ended(1), ended(2, "web"), ended(4), ended(5)], [])
         assert await rows.next_id("backup", 1) == 4
         assert await rows.next_id("backup", 5) is None
         assert await rows.next_id("nobody", 0) is None
         clock = VirtualClock(at("12:00"))
-        history = History(rows, clock, Announcer([], clock.now))
-        history.note(row(3))
-        history.note(row(6, "web"))
+        history = History(rows.database, clock, Announcer([], clock.now))
+        history.record_run(row(3))
+        history.record_run(row(6, "web"))
         assert await history.next_id("backup", 1) == 3
         assert await history.next_id("backup", 3) == 4
         assert await history.next_id("web", 2) == 6
@@ -396,7 +472,7 @@ def test_next_run_of_a_service(kind: Kind, tmp_path: Path) -> None:
 def test_runs_of_a_span_of_time(kind: Kind, tmp_path: Path) -> None:
     """Runs that started in a span are found newest first, with those that run since before; no output."""
 
-    async def scenario(rows: Rows) -> None:
+    async def scenario(rows: LooseHistory) -> None:
         known = [ended(1), row(2, "web"), ended(3, output="x"), ended(4), ended(5), row(6)]
         await rows.put(known, [])
         found = await rows.runs_between(30, 60, 9)
@@ -409,26 +485,14 @@ def test_runs_of_a_span_of_time(kind: Kind, tmp_path: Path) -> None:
 
 
 @KINDS
-def test_trend_of_a_service(kind: Kind, tmp_path: Path) -> None:
-    """The newest runs of one service that have ended, newest first, without their output."""
-
-    async def scenario(rows: Rows) -> None:
-        await rows.put([ended(1), ended(2, "web"), ended(3, output="x"), ended(4), row(5)], [])
-        assert await rows.trend("backup", limit=2) == [ended(4), ended(3)]
-        assert await rows.trend("nobody", limit=2) == []
-
-    run(scenario, kind, tmp_path)
-
-
-@KINDS
 def test_counts_by_result(kind: Kind, tmp_path: Path) -> None:
     """Runs since a moment are counted by how they ended; some may be left out."""
 
-    async def scenario(rows: Rows) -> None:
+    async def scenario(rows: LooseHistory) -> None:
         failed = row(3, ended_us=31, result="exit")
         await rows.put([ended(1), ended(2), failed, ended(4), row(5)], [])
         assert await rows.counts(20) == {"success": 2, "exit": 1, None: 1}
-        assert await rows.counts(20, [4, 5]) == {"success": 1, "exit": 1}
+        assert await rows.ask(lambda reader: reader.counts(20, [4, 5])) == {"success": 1, "exit": 1}
         assert await rows.counts(99) == {}
 
     run(scenario, kind, tmp_path)
@@ -438,7 +502,7 @@ def test_counts_by_result(kind: Kind, tmp_path: Path) -> None:
 def test_lists_without_output(kind: Kind, tmp_path: Path) -> None:
     """A list need not carry the output, whichever way runs are chosen."""
 
-    async def scenario(rows: Rows) -> None:
+    async def scenario(rows: LooseHistory) -> None:
         await rows.put([ended(1, timer="t", output="x")], [])
         for service, timer in ((None, None), ("backup", None), (None, "t"), ("backup", "t")):
             (bare,) = await rows.runs(service=service, timer=timer, limit=9, with_output=False)
@@ -452,8 +516,8 @@ def test_lists_without_output(kind: Kind, tmp_path: Path) -> None:
 def test_what_waits_is_seen() -> None:
     """Rows that are not yet written, or being written, count in every view of the history, and once."""
 
-    class Slow(MemoryRows):
-        """Rows whose next write takes as long as one likes."""
+    class Slow(LooseHistory):
+        """A history whose next write takes as long as one likes."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -465,26 +529,23 @@ def test_what_waits_is_seen() -> None:
             await super().put(runs, misses)
 
     async def scenario() -> None:
-        clock = VirtualClock(at("12:00"))
-        rows = Slow()
-        history = History(rows, clock, Announcer([], clock.now))
+        history = Slow()
 
         async def check(*known: RunRow) -> None:
             assert await history.runs_between(0, 99, 9) == list(known)
-            assert await history.trend("backup", limit=9) == [each for each in known if each.ended_us]
             assert sum((await history.counts(0)).values()) == len(known)
             assert [each.id for each in await history.runs(limit=9)] == [each.id for each in known]
             for each in known:
                 assert await history.run(each.id) == each
 
-        history.note(row(1))
+        history.record_run(row(1))
         await check(row(1))
-        await rows.begun.wait()
+        await history.begun.wait()
         await check(row(1))
-        history.note(ended(1))
-        history.note(row(2))
+        history.record_run(ended(1))
+        history.record_run(row(2))
         await check(row(2), ended(1))
-        rows.go_on.set()
+        history.go_on.set()
         await history.settled()
         await check(row(2), ended(1))
 
@@ -497,7 +558,7 @@ def test_looking_does_not_wait_for_the_writer(tmp_path: Path) -> None:
     async def main() -> None:
         store = SQLiteStore(tmp_path / "state.db")
         await store.open("abc")
-        rows = SQLiteRows(store)
+        rows = LooseHistory(store)
         await rows.put([ended(1)], [])
         begun, go_on = threading.Event(), threading.Event()
 
@@ -536,7 +597,8 @@ def test_lists_are_found_by_index(chosen: dict[str, str | None], index: str, tmp
     async def main() -> None:
         store = SQLiteStore(tmp_path / "state.db")
         await store.open("abc")
-        query, values = list_query(chosen["service"], chosen["timer"], None, 20)
+        name, values = list_query(chosen["service"], chosen["timer"], None, 20)
+        query = run_sql(name)
         plan = await store.read(lambda each: each.execute(f"EXPLAIN QUERY PLAN {query}", values).fetchall())
         await store.close()
         said = "; ".join(str(step[3]) for step in plan)

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from duly.web.settings import Limits
-from tests.web_serving import GUARDED, Served, serving
-from tests.world import WORLDS
+from duly.web.settings import WebLimits
+from tests.worlds.scheduler import WORLDS
+from tests.worlds.web_serving import GUARDED, Served, serving
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def open_site(open_server: Served) -> Served:
 @pytest.fixture(scope="module")
 def guarded_server() -> Iterator[Served]:
     """A server with a token for operators and one for viewers."""
-    with serving(replace(GUARDED, limits=Limits(failures=1_000))) as served:
+    with serving(replace(GUARDED, limits=WebLimits(failures=1_000))) as served:
         yield served
 
 

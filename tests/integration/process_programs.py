@@ -12,11 +12,11 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from duly.supervisor.children import spawned
-from duly.supervisor.output import Tail
-from duly.supervisor.process import Command, HostProcess, HostProcesses, SpawnError
-from duly.supervisor.reaper import Reaper, become_subreaper
-from duly.supervisor.tokens import RunTokens
+from duly.processes.children import Reaper, become_subreaper
+from duly.processes.output import Tail
+from duly.processes.process import HostProcess, HostProcesses
+from duly.processes.spawn import ProcessCommand, SpawnError, spawn
+from duly.processes.tokens import RunTokens
 
 ORPHANS = """
 import os, sys
@@ -41,10 +41,10 @@ os._exit(code)
 TOKENS = RunTokens(b"the key of these tests", "s", 0)
 
 
-async def ended(processes: HostProcesses, *argv: str, marker: str = "s:1") -> tuple[int, str]:
+async def ended(processes: HostProcesses, *argv: str, token: str = "s:1") -> tuple[int, str]:
     """Run a command to its end: its return code and what it wrote."""
     output = Tail(65536)
-    process = await processes.start(Command(argv, {}), marker=marker, output=output)
+    process = await processes.start(ProcessCommand(argv, {}), token=token, output=output)
     returncode = await process.exited()
     process.close()
     return returncode, output.text()
@@ -59,7 +59,7 @@ async def orphans(runs: str, early: str, late: str) -> dict[str, object]:
     """Inherit the orphans of *runs* children, and of twice as many that have none."""
     is_subreaper = become_subreaper()
     processes = HostProcesses()
-    reaper = Reaper(processes.brood)
+    reaper = Reaper(processes.children)
     reaper.begin()
     expected = [n % 90 for n in range(int(runs))]
     parents = [ended(processes, sys.executable, "-S", "-c", ORPHANS, str(n), early, late) for n in expected]
@@ -97,8 +97,8 @@ async def no_reaper() -> dict[str, object]:
     told = asyncio.Event()
     output = Tail(100)
     output.watch(lambda _: told.set())
-    command = Command(("sh", "-c", "sleep 1000 & echo $!; read x; exit 0"), {})
-    process = await processes.start(command, marker="s:1", output=output)
+    command = ProcessCommand(("sh", "-c", "sleep 1000 & echo $!; read x; exit 0"), {})
+    process = await processes.start(command, token="s:1", output=output)
     await told.wait()
     await process.exited()
     os.kill(int(output.text()), signal.SIGKILL)
@@ -144,7 +144,7 @@ async def no_processes() -> dict[str, object]:
     resource.setrlimit(resource.RLIMIT_NPROC, (1, hard))
     reasons = []
     try:
-        spawned(Command(("true",), {}), {"PATH": os.defpath})
+        spawn(ProcessCommand(("true",), {}), {"PATH": os.defpath})
     except SpawnError as error:
         reasons.append(error.reason)
     try:
@@ -182,8 +182,8 @@ async def abandoned() -> dict[str, object]:
     ):
         output = Tail(100)
         output.watch(lambda _: told.set())
-        command = Command(("sh", "-c", script), {})
-        ready.append(await processes.start(command, marker=TOKENS.token_of(n), output=output))
+        command = ProcessCommand(("sh", "-c", script), {})
+        ready.append(await processes.start(command, token=TOKENS.token_of(n), output=output))
         await told.wait()
         told.clear()
     await ready[2].exited()

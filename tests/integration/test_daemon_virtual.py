@@ -19,7 +19,7 @@ from duly.daemon.protocol import OperationError
 from duly.instant import datetime_at
 from duly.store.history import RunRow
 from duly.testing import VirtualClock
-from duly.testing.processes import FakeProcesses
+from tests.worlds.fake_processes import FakeProcesses
 
 BERLIN = ZoneInfo("Europe/Berlin")
 MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -116,10 +116,10 @@ async def test_start_up_then_timers(tmp_path: Path) -> None:
     world = world_of(tmp_path, slow + WEB + JOB + timer(on_startup_sec=10))
     world.processes.script("slow", lasts=timedelta(seconds=60))
     async with world.life() as daemon:
-        assert daemon.standing().state == "starting"
+        assert daemon.daemon_status().state == "starting"
         assert daemon.timers() is None
         await world.after(seconds=60)
-        assert daemon.standing().state == "running"
+        assert daemon.daemon_status().state == "running"
         await world.after(seconds=30)
         assert await world.told("job") == [("01 00:01:10", "startup", "success")]
     assert came_in_order(world.names(), "SupervisorStarted", "TimersEnabled", "TimerFired")
@@ -296,18 +296,18 @@ async def test_reload_of_a_broken_file(tmp_path: Path) -> None:
     async with world.life() as daemon:
         with pytest.raises(OperationError, match="is not TOML"):
             await world.reload("[[service")
-        assert len(daemon.standing().faults) == 1
+        assert len(daemon.daemon_status().faults) == 1
         await world.after(hours=1)
         assert len(await world.told("job")) == 1
         await world.reload(HEAD.format("UTC") + WEB + JOB + HOURLY)
-        assert daemon.standing().faults == ()
+        assert daemon.daemon_status().faults == ()
 
 
-# --- the gate ---
+# --- the timer switch ---
 
 
-async def test_gate_closed_with_a_run_in_flight(tmp_path: Path) -> None:
-    """The run in flight when the gate closes ends as a service's run: no event, no retry after that."""
+async def test_switch_closed_with_a_run_in_flight(tmp_path: Path) -> None:
+    """The run in flight when the switch closes ends as a service's run: no event, no retry after that."""
     world = world_of(tmp_path, JOB + timer(on_calendar="{minute = 0}", catch_up_window_sec=0))
     world.processes.script("job", lasts=timedelta(minutes=10), code=3)
     async with world.life():
@@ -322,8 +322,8 @@ async def test_gate_closed_with_a_run_in_flight(tmp_path: Path) -> None:
         assert (shown.running, shown.retry_next_at) == (False, None)
 
 
-async def test_gate_reopened_catches_up_once(tmp_path: Path) -> None:
-    """Slots that passed while the gate was closed are caught up with by one run when it opens."""
+async def test_switch_reopened_catches_up_once(tmp_path: Path) -> None:
+    """Slots that passed while the switch was closed are caught up with by one run when it opens."""
     world = world_of(tmp_path, JOB + HOURLY, datetime(2026, 1, 1, 0, 30, tzinfo=UTC))
     async with world.life():
         await world.until("2026-01-01T01:30")
@@ -335,7 +335,7 @@ async def test_gate_reopened_catches_up_once(tmp_path: Path) -> None:
     assert told == [("01 01:00:00", "schedule"), ("01 05:30:00", "catch-up"), ("01 06:00:00", "schedule")]
 
 
-async def test_gate_switched_while_services_come_up(tmp_path: Path) -> None:
+async def test_switch_used_while_services_come_up(tmp_path: Path) -> None:
     """A switch during start-up takes effect when that is complete, and the last one holds."""
     slow = '[[service]]\nid = "slow"\ntype = "oneshot"\nstage = 1\ncommand = ["slow"]\n'
     world = world_of(tmp_path, slow + JOB + HOURLY)
@@ -349,7 +349,7 @@ async def test_gate_switched_while_services_come_up(tmp_path: Path) -> None:
         assert daemon.timers() is not None
 
 
-async def test_closed_gate_stays_closed_through_a_reload(tmp_path: Path) -> None:
+async def test_closed_switch_stays_closed_through_a_reload(tmp_path: Path) -> None:
     """What an operator switched off stays off when the file is read again and says nothing new of it."""
     world = world_of(tmp_path, JOB + HOURLY)
     async with world.life() as daemon:

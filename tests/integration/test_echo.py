@@ -1,4 +1,4 @@
-"""The output of services on the daemon's own: whole lines, whoever reads them, and however."""
+"""The output of services on the daemon's own: whole lines, no matter who reads them, and however."""
 
 import os
 import re

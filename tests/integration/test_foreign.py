@@ -11,7 +11,7 @@ import pytest
 
 from duly.verify.dues import Dues, instant_us
 from duly.verify.foreign import APSchedulerRecorder
-from duly.verify.foreign.triggers import NotCronError, cron_text_of
+from duly.verify.foreign.apscheduler import NotCronError, cron_text_of
 from duly.verify.judge import judged
 from duly.verify.properties import Outcome
 from duly.verify.trace import Fault, InitEnd, InitStart, Missed, Position, RunEnd, RunStart, Trace

@@ -12,7 +12,7 @@ from typing import Literal
 
 import pytest
 
-from tests.postgres import (
+from tests.worlds.postgres import (
     PASSWORD,
     PgBouncer,
     PostgresMissingError,
@@ -22,14 +22,14 @@ from tests.postgres import (
     programs,
     until,
 )
-from tests.postgres_guard import is_alive
-from tests.proxy import Proxy
+from tests.worlds.postgres_guard import is_alive
+from tests.worlds.proxy import Proxy
 
 psycopg = pytest.importorskip("psycopg")
 
 ABANDONED = """
 import time
-from tests.postgres import Servers
+from tests.worlds.postgres import Servers
 servers = Servers()
 primary = servers.new()
 standby = primary.standby()
@@ -205,14 +205,14 @@ def test_servers_do_not_outlive_killed_tests() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root must become somebody else")
-def test_root_runs_programs_that_only_root_can_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer
-) -> None:
+@pytest.mark.usefixtures("postgres_servers")  # which skips if there are none
+def test_root_runs_programs_that_only_root_can_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that nobody else can reach are copied to where the server can."""
+    monkeypatch.delenv("DULY_POSTGRES_BIN", raising=False)  # only those of the wheel are ever out of reach
     hidden = copied(programs(), tmp_path / "hidden")
     tmp_path.chmod(0o700)
     monkeypatch.setenv("DULY_POSTGRES_BIN", str(hidden))
-    with Servers(postgres.servers.template) as servers:
+    with Servers() as servers:
         assert servers.new().standby().value("SELECT 1") == 1
         assert servers.programs != hidden
 

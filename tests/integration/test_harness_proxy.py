@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.postgres import PostgresServer
-from tests.proxy import Proxy, free_port, through
+from tests.worlds.postgres import PostgresServer
+from tests.worlds.proxy import Proxy, free_port, through
 
 psycopg = pytest.importorskip("psycopg")
 

@@ -1,4 +1,4 @@
-"""`initialize` and `stop` in every order (SCHEDULER.md 4)."""
+"""`initialize` and `stop` in every order (spec/scheduler.md 4)."""
 
 import asyncio
 from datetime import timedelta
@@ -14,8 +14,8 @@ from duly import (
     StopSchedulerError,
     StoreError,
 )
-from tests.places import StoreFactory, hooked
-from tests.world import HOUR, MINUTE, Registration, World, at
+from tests.worlds.scheduler import HOUR, MINUTE, Registration, World, at
+from tests.worlds.stores import StoreFactory, fail_over, hooked
 
 
 async def test_empty_list_then_stop(same_store: StoreFactory) -> None:
@@ -276,6 +276,7 @@ async def test_stop_that_cannot_write_says_so(same_store: StoreFactory) -> None:
     assert isinstance(raised.value.details["cause"], StoreError)
     assert world.scheduler.state == "Stopped"
     faulty.heal()
+    fail_over(faulty)
     await world.begin(task)
     assert world.told("TaskRunStarted")[-1][1]["cause"] == "interrupted"  # its end was never recorded
     await world.stop()

@@ -1,11 +1,11 @@
-"""Registrations that change: new, preserved, overridden, orphaned (SCHEDULER.md 4 and 5)."""
+"""Registrations that change: new, preserved, overridden, orphaned (spec/scheduler.md 4.2 and 5.2)."""
 
 import asyncio
 from datetime import timedelta
 
 from duly import StoreError
-from tests.places import StoreFactory, hooked, records
-from tests.world import HOUR, MINUTE, World
+from tests.worlds.scheduler import HOUR, MINUTE, World
+from tests.worlds.stores import StoreFactory, hooked, records
 
 BROKEN = ValueError("broken")
 

@@ -1,26 +1,33 @@
-"""What a board in PostgreSQL says when it cannot: one sentence, what to do, and never a password."""
+"""What a cluster store says when it cannot: one sentence, what to do, and never a password."""
 
-import asyncio
 import traceback
+from contextlib import closing
 
 import psycopg
 import pytest
 
+from duly.cluster import PostgresStore
+from duly.cluster.messages import reason_of
+from duly.cluster.table import Heartbeat, Join
 from duly.errors import StoreError
 from duly.instant import SECOND_US
-from duly.store.postgres import PostgresBoard
-from duly.store.postgres.reasons import reason_of
-from tests.postgres import PASSWORD, PostgresServer
-from tests.proxy import free_port, through
+from tests.worlds.postgres import PASSWORD, PostgresServer
+from tests.worlds.proxy import free_port, through
 
 SECRET = "hunter2-s3cret"
+JOIN = Join(node=1, name="host", lease_us=SECOND_US, version="0")
+
+
+def join(store: PostgresStore) -> None:
+    """Become a node of a store."""
+    with closing(store.table()) as table:
+        table.do(JOIN)
 
 
 async def refused(url: str) -> StoreError:
-    """The error with which opening a board at *url* fails. No word of it is secret."""
+    """The error with which opening a store at *url* fails. No word of it is secret."""
     with pytest.raises(StoreError) as told:
-        board = PostgresBoard(url)
-        await board.open("id")
+        await PostgresStore(url).open("id")
     error = told.value
     everything = "".join(traceback.format_exception(error)) + repr(error) + repr(error.details)
     assert SECRET not in everything
@@ -85,10 +92,8 @@ async def test_no_right_to_make_a_schema(postgres_url: str, role: str) -> None:
 
 
 async def test_no_right_to_the_schema(postgres_url: str, role: str) -> None:
-    """The board is there, and the role may not look into its schema."""
-    board = PostgresBoard(postgres_url)
-    await board.open("id")
-    await board.close()
+    """The tables are there, and the role may not look into its schema."""
+    await PostgresStore(postgres_url).open("id")
     error = await refused(as_role(postgres_url, role))
     assert "lacks a right (permission denied for schema duly)" in error.message
 
@@ -97,9 +102,7 @@ async def test_no_right_to_a_table(
     postgres: PostgresServer, postgres_database: str, postgres_url: str, role: str
 ) -> None:
     """The role lacks some rights: opening says which, before anything fails half-way."""
-    board = PostgresBoard(postgres_url)
-    await board.open("id")
-    await board.close()
+    await PostgresStore(postgres_url).open("id")
     for statement in (
         f"GRANT USAGE ON SCHEMA duly TO {role}",
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA duly TO {role}",
@@ -107,12 +110,11 @@ async def test_no_right_to_a_table(
     ):
         postgres.rows(statement, database=postgres_database)
     error = await refused(as_role(postgres_url, role))
-    assert f"the role '{role}' needs INSERT on table duly.task, DELETE on table duly.task" in error.message
+    assert "the role needs INSERT on table duly.task, DELETE on table duly.task" in error.message
     postgres.rows(f"GRANT INSERT, DELETE ON duly.task TO {role}", database=postgres_database)
-    board = PostgresBoard(as_role(postgres_url, role))
-    assert await board.open("other") == "id"
-    await board.join(1, "host", ttl_us=SECOND_US)
-    await board.close()
+    store = PostgresStore(as_role(postgres_url, role))
+    assert await store.open("other") == "id"
+    join(store)
 
 
 async def test_prepared_schema_is_enough(
@@ -120,19 +122,7 @@ async def test_prepared_schema_is_enough(
 ) -> None:
     """A role that may make no schema can use an empty one that was made for it."""
     postgres.rows(f"CREATE SCHEMA duly AUTHORIZATION {role}", database=postgres_database)
-    board = PostgresBoard(as_role(postgres_url, role))
-    assert await board.open("id") == "id"
-    await board.close()
-
-
-async def test_newer_format(postgres: PostgresServer, postgres_database: str, postgres_url: str) -> None:
-    """Tables of a newer duly are left alone."""
-    board = PostgresBoard(postgres_url)
-    await board.open("id")
-    await board.close()
-    postgres.rows("UPDATE duly.meta SET duly_format = 99", database=postgres_database)
-    error = await refused(postgres_url)
-    assert "has format 99, written by a newer duly" in error.message
+    assert await PostgresStore(as_role(postgres_url, role)).open("id") == "id"
 
 
 async def test_foreign_schema(postgres: PostgresServer, postgres_database: str, postgres_url: str) -> None:
@@ -143,21 +133,7 @@ async def test_foreign_schema(postgres: PostgresServer, postgres_database: str, 
     assert "has a schema 'duly' that is not ours; choose another database or schema" in error.message
     tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'duly'"
     assert postgres.value(tables, database=postgres_database) == 1
-    board = PostgresBoard(postgres_url, schema='Odd "name" 100% {schema}')
-    assert await board.open("id") == "id"
-    await board.join(1, "host", ttl_us=SECOND_US)
-    assert len((await board.beat(1, ttl_us=SECOND_US)).seats) == 1
-    await board.close()
-
-
-async def test_dropped_tables(postgres: PostgresServer, postgres_database: str, postgres_url: str) -> None:
-    """Tables that vanish under a board are missed by name."""
-    board = PostgresBoard(postgres_url)
-    await board.open("id")
-    postgres.rows("DROP SCHEMA duly CASCADE", database=postgres_database)
-    with pytest.raises(StoreError, match="has lost our tables"):
-        await board.view()
-    await board.close()
+    assert await PostgresStore(postgres_url, schema="other").open("id") == "id"
 
 
 async def test_standby(own_postgres: PostgresServer) -> None:
@@ -171,14 +147,13 @@ async def test_standby(own_postgres: PostgresServer) -> None:
 async def test_read_only_database(
     postgres: PostgresServer, postgres_database: str, postgres_url: str
 ) -> None:
-    """A database that is made read-only under a board says so."""
-    board = PostgresBoard(postgres_url + "?target_session_attrs=any")
-    await board.open("id")
-    await board.join(1, "host", ttl_us=SECOND_US)
+    """A database that is made read-only under a node says so."""
+    store = PostgresStore(postgres_url + "?target_session_attrs=any")
+    await store.open("id")
+    join(store)
     postgres.rows(f"ALTER DATABASE {postgres_database} SET default_transaction_read_only = on")
-    with pytest.raises(StoreError, match="is read-only"):
-        await board.beat(1, ttl_us=SECOND_US)
-    await board.close()
+    with closing(store.table()) as table, pytest.raises(StoreError, match="is read-only"):
+        table.do(Heartbeat(node=1, acked=0))
 
 
 async def test_too_many_connections(
@@ -247,6 +222,5 @@ async def test_unreadable_address(url: str) -> None:
     ],
 )
 def test_name_holds_no_secret(url: str, name: str) -> None:
-    """A board is called by its address, without password and options."""
-    assert PostgresBoard(url).name == name
-    asyncio.run(PostgresBoard(url).close())
+    """A store is called by its address, without password and options."""
+    assert PostgresStore(url).name == name

@@ -1,4 +1,4 @@
-"""Opening a board whose server is not there yet, not yet ready, or never comes."""
+"""Opening a store whose server is not there yet, not yet ready, or never comes."""
 
 import asyncio
 import socket
@@ -10,13 +10,11 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
+from duly.cluster import PostgresStore
+from duly.cluster.messages import is_passing, pauses_s
 from duly.errors import StoreError
-from duly.instant import SECOND_US
-from duly.store.postgres import PostgresBoard
-from duly.store.postgres.reasons import is_passing
-from duly.store.postgres.waiting import pauses_s
-from tests.postgres import LOGIN, PASSWORD, PgBouncer, PostgresMissingError, PostgresServer
-from tests.proxy import LOOPBACK, Proxy, free_port, through
+from tests.worlds.postgres import LOGIN, PASSWORD, PgBouncer, PostgresMissingError, PostgresServer
+from tests.worlds.proxy import LOOPBACK, Proxy, free_port, through
 
 LONG = timedelta(minutes=2)
 
@@ -42,16 +40,14 @@ class Told:
 
 
 async def test_server_that_comes_late(own_postgres: PostgresServer) -> None:
-    """A board whose server is started while it is opened is open as soon as the server is ready."""
+    """A store whose server is started while it is opened is open as soon as the server is ready."""
     own_postgres.stop()
     told = Told()
-    board = PostgresBoard(own_postgres.url(), wait=LONG, on_wait=told)
-    opening = asyncio.create_task(board.open("id"))
+    store = PostgresStore(own_postgres.url(), wait=LONG, on_wait=told)
+    opening = asyncio.create_task(store.open("id"))
     await told.once(opening)
     await asyncio.to_thread(own_postgres.start)
     assert await opening == "id"
-    await board.join(1, "host", ttl_us=SECOND_US)
-    await board.close()
     for reason, _ in told.tries:
         assert reason.startswith(("cannot be reached (", "is starting up"))
         assert PASSWORD not in reason
@@ -66,25 +62,25 @@ async def test_server_that_stays_away() -> None:
     url = f"postgresql://{LOGIN}@{LOOPBACK}:{free_port()}/x"
     began_s = time.monotonic()
     with pytest.raises(StoreError, match="cannot be reached"):
-        await PostgresBoard(url, wait=timedelta(seconds=wait_s), on_wait=told).open("id")
+        await PostgresStore(url, wait=timedelta(seconds=wait_s), on_wait=told).open("id")
     assert time.monotonic() - began_s >= wait_s
     assert len(told.tries) >= 2
     assert all("refused" in reason and waited_s < wait_s for reason, waited_s in told.tries)
 
 
 async def test_nobody_waits_unasked() -> None:
-    """Unless told to wait a board tries once."""
+    """Unless told to wait a store tries once."""
     told = Told()
     url = f"postgresql://{LOGIN}@{LOOPBACK}:{free_port()}/x"
     with pytest.raises(StoreError, match="cannot be reached"):
-        await PostgresBoard(url, on_wait=told).open("id")
+        await PostgresStore(url, on_wait=told).open("id")
     assert told.tries == []
 
 
 async def test_time_to_wait_is_not_negative() -> None:
     """A time below zero is a mistake."""
     with pytest.raises(ValueError, match="zero or more"):
-        PostgresBoard("postgresql://host/x", wait=timedelta(seconds=-1))
+        PostgresStore("postgresql://host/x", wait=timedelta(seconds=-1))
 
 
 async def test_standby_that_is_promoted(own_postgres: PostgresServer) -> None:
@@ -92,12 +88,11 @@ async def test_standby_that_is_promoted(own_postgres: PostgresServer) -> None:
     for option in ("", "?target_session_attrs=any"):
         standby = own_postgres.standby()
         told = Told()
-        board = PostgresBoard(standby.url() + option, wait=LONG, on_wait=told)
-        opening = asyncio.create_task(board.open("id"))
+        store = PostgresStore(standby.url() + option, wait=LONG, on_wait=told)
+        opening = asyncio.create_task(store.open("id"))
         await told.once(opening)
         await asyncio.to_thread(standby.promote)
         assert await opening == "id"
-        await board.close()
         assert "standby" in told.tries[0][0]
 
 
@@ -107,12 +102,11 @@ async def test_server_behind_a_pooler_that_comes_late(own_postgres: PostgresServ
         pytest.skip("no pgbouncer here")
     own_postgres.stop()
     told = Told()
-    board = PostgresBoard(pooler.url("postgres"), patience_s=1.0, wait=LONG, on_wait=told)
-    opening = asyncio.create_task(board.open("id"))
+    store = PostgresStore(pooler.url("postgres"), patience_s=1.0, wait=LONG, on_wait=told)
+    opening = asyncio.create_task(store.open("id"))
     await told.once(opening)
     await asyncio.to_thread(own_postgres.start)
     assert await opening == "id"
-    await board.close()
 
 
 async def test_silent_server_is_waited_for(
@@ -122,22 +116,21 @@ async def test_silent_server_is_waited_for(
     with Proxy(postgres.port) as proxy:
         proxy.swallow()
         told = Told()
-        board = PostgresBoard(through(postgres_url, proxy.port), patience_s=0.2, wait=LONG, on_wait=told)
-        opening = asyncio.create_task(board.open("id"))
+        store = PostgresStore(through(postgres_url, proxy.port), patience_s=0.2, wait=LONG, on_wait=told)
+        opening = asyncio.create_task(store.open("id"))
         await told.once(opening)
         proxy.heal()
         assert await opening == "id"
-        await board.close()
 
 
 # --- what does not pass ---
 
 
 async def refused_at_once(url: str, words: str) -> None:
-    """Opening a board at *url* fails with *words*, and nobody waited."""
+    """Opening a store at *url* fails with *words*, and nobody waited."""
     told = Told()
     with pytest.raises(StoreError, match=words):
-        await PostgresBoard(url, wait=LONG, on_wait=told).open("id")
+        await PostgresStore(url, wait=LONG, on_wait=told).open("id")
     assert told.tries == []
 
 
@@ -160,9 +153,8 @@ async def test_foreign_tables_are_not_waited_for(
     postgres: PostgresServer, postgres_database: str, postgres_url: str
 ) -> None:
     """Tables of a newer duly, or of another program, are told at once."""
-    board = PostgresBoard(postgres_url)
-    await board.open("id")
-    await board.close()
+    store = PostgresStore(postgres_url)
+    await store.open("id")
     postgres.rows("UPDATE duly.meta SET duly_format = 99", database=postgres_database)
     await refused_at_once(postgres_url, "written by a newer duly")
     postgres.rows("ALTER TABLE duly.meta RENAME duly_format TO theirs", database=postgres_database)
@@ -174,7 +166,7 @@ async def test_password_is_wrong_once_the_server_is_there(own_postgres: Postgres
     own_postgres.stop()
     told = Told()
     url = own_postgres.url().replace(quote(PASSWORD, safe=""), "wrong")
-    opening = asyncio.create_task(PostgresBoard(url, wait=LONG, on_wait=told).open("id"))
+    opening = asyncio.create_task(PostgresStore(url, wait=LONG, on_wait=told).open("id"))
     await told.once(opening)
     await asyncio.to_thread(own_postgres.start)
     with pytest.raises(StoreError, match="refuses the password"):
@@ -224,38 +216,32 @@ def test_pauses_grow() -> None:
 # --- cancelled ---
 
 
-async def cancelled(board: PostgresBoard, opening: "asyncio.Task[str]") -> None:
-    """Cancel *opening*; it ends before anything else could, and the board is not open."""
+async def cancelled(opening: "asyncio.Task[str]") -> None:
+    """Cancel *opening*; it ends before anything else could."""
     opening.cancel()
     async with asyncio.timeout(10):
         with pytest.raises(asyncio.CancelledError):
             await opening
-        with pytest.raises(StoreError, match="is not open"):
-            await board.view()
 
 
 async def test_pause_is_cancelled_at_once(postgres_url: str) -> None:
     """An opening that is cancelled between two tries ends at once."""
     told = Told()
-    board = PostgresBoard(through(postgres_url, free_port()), wait=LONG, on_wait=told)
-    opening = asyncio.create_task(board.open("id"))
+    store = PostgresStore(through(postgres_url, free_port()), wait=LONG, on_wait=told)
+    opening = asyncio.create_task(store.open("id"))
     await told.once(opening)
-    await cancelled(board, opening)
-    tries = len(told.tries)
-    await board.close()
-    assert len(told.tries) == tries
+    await cancelled(opening)
 
 
 async def test_try_is_cancelled_at_once() -> None:
     """An opening that is cancelled while it waits for an answer that never comes ends at once."""
     with socket.create_server((LOOPBACK, 0)) as listener:
         url = f"postgresql://x@{LOOPBACK}:{listener.getsockname()[1]}/x"
-        board = PostgresBoard(url, patience_s=30.0, wait=LONG)
-        opening = asyncio.create_task(board.open("id"))
+        store = PostgresStore(url, patience_s=30.0, wait=LONG)
+        opening = asyncio.create_task(store.open("id"))
         connection, _ = await asyncio.to_thread(listener.accept)
         with connection:
-            await cancelled(board, opening)
-            await board.close()
+            await cancelled(opening)
 
 
 async def test_listener_that_fails_ends_the_wait(postgres: PostgresServer, postgres_url: str) -> None:
@@ -266,12 +252,11 @@ async def test_listener_that_fails_ends_the_wait(postgres: PostgresServer, postg
 
     with Proxy(postgres.port) as proxy:
         proxy.cut()
-        board = PostgresBoard(through(postgres_url, proxy.port), wait=LONG, on_wait=object_to)
+        store = PostgresStore(through(postgres_url, proxy.port), wait=LONG, on_wait=object_to)
         with pytest.raises(ZeroDivisionError):
-            await board.open("id")
+            await store.open("id")
         proxy.heal()
-        assert await board.open("id") == "id"
-        await board.close()
+        assert await store.open("id") == "id"
 
 
 def pooler_before(server: PostgresServer) -> PgBouncer | None:

@@ -11,20 +11,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 import pytest
 
 from duly.clock import Clock, HostClock
-from duly.supervisor import process as process_module
-from duly.supervisor.children import heed_ignored_signals
-from duly.supervisor.leftovers import end_leftovers, is_alive, leftovers
-from duly.supervisor.output import Tail
-from duly.supervisor.process import Command, HostProcesses, Identity, Process, Processes, SpawnError, stopped
-from duly.supervisor.procfs import stats
+from duly.processes import process as process_module
+from duly.processes.leftovers import end_leftovers, is_alive, leftovers
+from duly.processes.output import Tail
+from duly.processes.process import HostProcesses, Process, Processes, stop_process
+from duly.processes.procfs import Identity, stats
+from duly.processes.spawn import ProcessCommand, SpawnError, handle_ignored_signals
 from duly.testing import VirtualClock
-from duly.testing.processes import FakeProcesses
 from duly.threads import outstanding
 from tests.integration.process_programs import TOKENS, descriptors_open
+from tests.worlds.fake_processes import FakeProcesses
 
 T = TypeVar("T")
 
@@ -64,7 +63,7 @@ class Virtual:
     async def start(self, script: str, **does: Any) -> Process:
         """Start what is said of it."""
         self.fake.script(script, **does)
-        return await self.processes.start(Command((script,), {}), marker="s:1", output=Tail(1000))
+        return await self.processes.start(ProcessCommand((script,), {}), token="s:1", output=Tail(1000))
 
     async def soon(self, awaited: Awaitable[T]) -> T:
         """What *awaited* gives within a minute of virtual time."""
@@ -87,13 +86,13 @@ def make_world(
 async def begun(processes: Processes, script: str, *, output: Tail | None = None, until: bytes = b"") -> Any:
     """Start a shell script; with *until*, return when it has written that."""
     output = output or Tail(65536)
-    process = await processes.start(Command(("sh", "-c", script), {}), marker="s:1", output=output)
+    process = await processes.start(ProcessCommand(("sh", "-c", script), {}), token="s:1", output=output)
     if until:
-        await heard(output, until)
+        await until_written(output, until)
     return process
 
 
-async def heard(output: Tail, word: bytes) -> None:
+async def until_written(output: Tail, word: bytes) -> None:
     """Return when *word* has been written."""
     come = asyncio.Event()
     end = output.watch(lambda _: come.set())
@@ -103,10 +102,10 @@ async def heard(output: Tail, word: bytes) -> None:
     end()
 
 
-async def told(command: Command, processes: HostProcesses | None = None) -> tuple[int, str]:
+async def told(command: ProcessCommand, processes: HostProcesses | None = None) -> tuple[int, str]:
     """Run a command to its end: its return code and what it wrote."""
     output = Tail(1 << 20)
-    process = await (processes or HostProcesses()).start(command, marker="s:1", output=output)
+    process = await (processes or HostProcesses()).start(command, token="s:1", output=output)
     returncode = await process.exited()
     process.close()
     return returncode, output.text()
@@ -156,7 +155,7 @@ async def test_term_is_enough_for_most(make_world: Callable[[], Host | Virtual])
     """A process that heeds TERM is stopped by it."""
     world = make_world()
     process = await world.start(FOREVER)
-    assert await world.soon(stopped(process, world.clock, grace_s=30)) == -signal.SIGTERM
+    assert await world.soon(stop_process(process, world.clock, grace_s=30)) == -signal.SIGTERM
     process.close()
     process.close()
 
@@ -165,8 +164,8 @@ async def test_kill_follows_the_grace(make_world: Callable[[], Host | Virtual]) 
     """A process that ignores TERM is killed when its grace is over."""
     world = make_world()
     process = await world.start(DEAF, ignores_term=True, outputs=b"ready\n")
-    await heard(process.output, b"ready")
-    assert await world.soon(stopped(process, world.clock, grace_s=world.grace_s)) == -signal.SIGKILL
+    await until_written(process.output, b"ready")
+    assert await world.soon(stop_process(process, world.clock, grace_s=world.grace_s)) == -signal.SIGKILL
     assert not process.is_group_alive()
     assert process.output.text() == "ready\n"
 
@@ -178,24 +177,24 @@ async def test_what_it_started_dies_with_it(make_world: Callable[[], Host | Virt
     process = await world.start(script, lasts=timedelta(0), code=4, leaves_behind=True)
     assert await world.soon(process.exited()) == 4
     assert process.is_group_alive()
-    assert await world.soon(stopped(process, world.clock, grace_s=world.grace_s)) == 4
+    assert await world.soon(stop_process(process, world.clock, grace_s=world.grace_s)) == 4
     assert not process.is_group_alive()
-    assert await world.soon(stopped(process, world.clock, grace_s=world.grace_s)) == 4
+    assert await world.soon(stop_process(process, world.clock, grace_s=world.grace_s)) == 4
 
 
 async def test_stopped_process_can_be_stopped(make_world: Callable[[], Host | Virtual]) -> None:
-    """A process that SIGSTOP holds is let go on to heed its TERM."""
+    """A process that SIGSTOP holds is continued, so that it gets its TERM."""
     world = make_world()
     process = await world.start(FOREVER)
     process.signal(signal.SIGSTOP)
-    assert await world.soon(stopped(process, world.clock, grace_s=30)) == -signal.SIGTERM
+    assert await world.soon(stop_process(process, world.clock, grace_s=30)) == -signal.SIGTERM
 
 
 async def test_what_is_not_there_cannot_be_started(make_world: Callable[[], Host | Virtual]) -> None:
     """A program that is not found is a SpawnError with one sentence."""
     world = make_world()
     with pytest.raises(SpawnError, match=r'^Command "no-such-program" is not found in PATH') as raised:
-        await world.processes.start(Command(("no-such-program",), {}), marker="s:1", output=Tail(10))
+        await world.processes.start(ProcessCommand(("no-such-program",), {}), token="s:1", output=Tail(10))
     assert raised.value.reason == str(raised.value)
 
 
@@ -203,11 +202,11 @@ async def test_stopping_can_be_given_up(make_world: Callable[[], Host | Virtual]
     """A stop that is cancelled in its grace can be asked for again."""
     world = make_world()
     process = await world.start(DEAF, ignores_term=True, outputs=b"ready\n")
-    await heard(process.output, b"ready")
-    stopping = asyncio.ensure_future(stopped(process, world.clock, grace_s=1000))
+    await until_written(process.output, b"ready")
+    stopping = asyncio.ensure_future(stop_process(process, world.clock, grace_s=1000))
     await asyncio.sleep(0)  # noqa: TID251 (lets it begin)
     stopping.cancel()
-    assert await world.soon(stopped(process, world.clock, grace_s=0)) == -signal.SIGKILL
+    assert await world.soon(stop_process(process, world.clock, grace_s=0)) == -signal.SIGKILL
 
 
 # Virtual time alone.
@@ -218,7 +217,7 @@ async def test_grace_is_a_length_of_time(virtual_clock: VirtualClock) -> None:
     world = Virtual()
     for step in (timedelta(hours=-1), timedelta(hours=1)):
         process = await world.start("deaf", ignores_term=True)
-        stopping = asyncio.ensure_future(stopped(process, world.clock, grace_s=10))
+        stopping = asyncio.ensure_future(stop_process(process, world.clock, grace_s=10))
         await world.virtual.advance(timedelta(seconds=5))
         world.virtual.step(step)
         await world.virtual.advance(timedelta(seconds=4.9))
@@ -233,15 +232,15 @@ async def test_fakes_follow_their_script() -> None:
     world.fake.script("job", lasts=timedelta(seconds=5), outputs=b"out", spawn_takes=timedelta(seconds=2))
     world.fake.script("broken", spawn_error="It is broken")
     with pytest.raises(SpawnError, match="It is broken"):
-        await world.processes.start(Command(("broken",), {}), marker="s:1", output=Tail(10))
+        await world.processes.start(ProcessCommand(("broken",), {}), token="s:1", output=Tail(10))
     starting = asyncio.ensure_future(
-        world.fake.start(Command(("job", "x"), {}), marker="s:2", output=Tail(10))
+        world.fake.start(ProcessCommand(("job", "x"), {}), token="s:2", output=Tail(10))
     )
     await world.virtual.advance(timedelta(seconds=1))
     assert not starting.done()
     await world.virtual.advance(timedelta(seconds=1))
     process = starting.result()
-    assert (process.marker, process.command.argv, process.output.text()) == ("s:2", ("job", "x"), "out")
+    assert (process.token, process.command.argv, process.output.text()) == ("s:2", ("job", "x"), "out")
     await world.virtual.advance(timedelta(seconds=4.9))
     assert world.fake.living == [process]
     await world.virtual.advance(timedelta(seconds=0.1))
@@ -282,7 +281,7 @@ async def test_environment_is_ours_and_the_declared() -> None:
         "DULY_OPERATOR_TOKEN": "secret",
         "DULY_VIEWER_TOKEN": "secret",
     }
-    command = Command(("env",), {"CHANGED": "2", "ADDED": "a=b\nc", "DULY_RUN_TOKEN": "mine"})
+    command = ProcessCommand(("env",), {"CHANGED": "2", "ADDED": "a=b\nc", "DULY_RUN_TOKEN": "mine"})
     code, text = await told(command, HostProcesses(ours))
     assert code == 0
     added = "ADDED=a=b\nc\n"
@@ -297,8 +296,8 @@ async def test_child_leads_its_own_session_and_reads_nothing(tmp_path: Path) -> 
     os.set_inheritable(inherited, True)
     script = 'cut -d" " -f 1,5,6 /proc/$$/stat; pwd; cat; ls /proc/$$/fd'
     output = Tail(1000)
-    command = Command(("sh", "-c", script), {}, str(tmp_path))
-    process = await HostProcesses().start(command, marker="s:1", output=output)
+    command = ProcessCommand(("sh", "-c", script), {}, str(tmp_path))
+    process = await HostProcesses().start(command, token="s:1", output=output)
     assert await process.exited() == 0
     process.close()
     os.close(inherited)
@@ -314,10 +313,10 @@ async def test_program_is_looked_for_where_the_child_would(tmp_path: Path) -> No
     script = tmp_path / "only-here"
     script.write_text("#!/bin/sh\necho found\n")
     script.chmod(0o755)
-    assert await told(Command(("only-here",), {"PATH": f"{tmp_path}:{os.defpath}"})) == (0, "found\n")
-    assert await told(Command(("./only-here",), {}, str(tmp_path))) == (0, "found\n")
+    assert await told(ProcessCommand(("only-here",), {"PATH": f"{tmp_path}:{os.defpath}"})) == (0, "found\n")
+    assert await told(ProcessCommand(("./only-here",), {}, str(tmp_path))) == (0, "found\n")
     with pytest.raises(SpawnError, match=r"not found in PATH .*nowhere"):
-        await told(Command(("true",), {"PATH": "/nowhere"}))
+        await told(ProcessCommand(("true",), {"PATH": "/nowhere"}))
 
 
 def test_signals_are_the_defaults() -> None:
@@ -334,7 +333,7 @@ def test_signals_are_the_defaults() -> None:
 async def test_signals_can_be_heeded_from_the_main_thread_only() -> None:
     """Processes can be started from another thread, where signals cannot be touched."""
     before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    await asyncio.to_thread(heed_ignored_signals)
+    await asyncio.to_thread(handle_ignored_signals)
     assert signal.getsignal(signal.SIGUSR2) is signal.SIG_IGN
     signal.signal(signal.SIGUSR2, before)
 
@@ -381,7 +380,7 @@ async def test_each_refusal_is_one_sentence(
     """Whatever is wrong is a SpawnError that says so in one sentence, and leaves nothing open."""
     _files(tmp_path)
     here = str(tmp_path)
-    command = Command(
+    command = ProcessCommand(
         tuple(word.replace("{}", here) for word in argv),
         {name: value.replace("{}", here) for name, value in env.items()},
         cwd and cwd.replace("{}", here),
@@ -389,13 +388,13 @@ async def test_each_refusal_is_one_sentence(
     processes = HostProcesses()
     before = descriptors_open()
     with pytest.raises(SpawnError) as raised:
-        await processes.start(command, marker="s:1", output=Tail(10))
+        await processes.start(command, token="s:1", output=Tail(10))
     assert sentence.replace("{}", here) in raised.value.reason
     assert "\n" not in raised.value.reason
     assert raised.value.reason.encode()  # text that can be told and kept
     assert descriptors_open() == before
-    assert outstanding(asyncio.get_running_loop()) == set()
-    assert await told(Command(("true",), {}), processes) == (0, "")
+    assert not outstanding(asyncio.get_running_loop())
+    assert await told(ProcessCommand(("true",), {}), processes) == (0, "")
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may enter every directory")
@@ -403,7 +402,7 @@ async def test_directory_that_may_not_be_entered(tmp_path: Path) -> None:
     """A working directory without permission is told as such."""
     (tmp_path / "closed").mkdir(mode=0)
     with pytest.raises(SpawnError, match="may not be entered"):
-        await told(Command(("true",), {}, str(tmp_path / "closed")))
+        await told(ProcessCommand(("true",), {}, str(tmp_path / "closed")))
 
 
 def test_running_out_of_descriptors_loses_nothing() -> None:
@@ -437,34 +436,35 @@ async def test_hundreds_at_once_lose_no_exit() -> None:
         ticking.append(loop.call_later(0.001, tick, loop.time()))
 
     ticking = [loop.call_later(0.001, tick, loop.time())]
-    jobs = [Command(("sh", "-c", f"echo {n}; exit {n % 250}"), {}) for n in range(300)]
+    jobs = [ProcessCommand(("sh", "-c", f"echo {n}; exit {n % 250}"), {}) for n in range(300)]
     ends = await asyncio.gather(*(told(job, processes) for job in jobs))
     ticking[-1].cancel()
     assert ends == [(n % 250, f"{n}\n") for n in range(300)]
     assert len(gaps_s) > 50
     assert max(gaps_s) < 0.5
-    assert outstanding(loop) == set()
-    assert processes.brood._pids == set()
+    assert not outstanding(loop)
+    assert processes.children.pids == set()
 
 
-async def test_start_that_is_given_up_is_undone() -> None:
+async def test_start_that_is_given_up_is_undone(tmp_path: Path) -> None:
     """A start cancelled while its thread makes the process leaves no process behind."""
     processes = HostProcesses()
     alive: set[int] = set()
     changed = asyncio.Event()
 
     def note() -> None:
-        alive.update(processes.brood._pids)
+        alive.update(processes.children.pids)
         changed.set()
 
-    processes.brood.watch(note)
-    starting = asyncio.ensure_future(begun(processes, FOREVER))
+    processes.children.watch(note)
+    command = ProcessCommand(("sleep", "infinity"), {}, str(tmp_path))  # a directory is entered in a thread
+    starting = asyncio.ensure_future(processes.start(command, token="s:1", output=Tail(10)))
     while not outstanding(asyncio.get_running_loop()):  # noqa: ASYNC110 (until the thread has it)
         await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    while not alive or processes.brood._pids:
+    while not alive or processes.children.pids:
         await changed.wait()
         changed.clear()
     assert len(alive) == 1
@@ -529,9 +529,9 @@ async def test_endless_output_starves_nobody() -> None:
     """While one process writes without end others start, write and end."""
     processes = HostProcesses()
     flood = await begun(processes, "exec yes", until=b"y\n")
-    ends = await asyncio.gather(*(told(Command(("echo", str(n)), {}), processes) for n in range(50)))
+    ends = await asyncio.gather(*(told(ProcessCommand(("echo", str(n)), {}), processes) for n in range(50)))
     assert ends == [(0, f"{n}\n") for n in range(50)]
-    assert await stopped(flood, HostClock(), grace_s=30) == -signal.SIGTERM
+    assert await stop_process(flood, HostClock(), grace_s=30) == -signal.SIGTERM
     flood.close()
     assert flood.output.lost_bytes > 0
     assert len(flood.output.text()) <= 65536
@@ -543,7 +543,7 @@ async def test_child_may_close_its_output() -> None:
     while process._pipe.is_open:  # noqa: ASYNC110 (the loop must turn)
         await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
     assert process.is_group_alive()
-    assert await stopped(process, HostClock(), grace_s=30) == -signal.SIGTERM
+    assert await stop_process(process, HostClock(), grace_s=30) == -signal.SIGTERM
     process.close()
     assert process.output.text() == "out\n"
 
@@ -566,7 +566,7 @@ async def test_run_ends_with_its_child_whoever_holds_the_pipe(what: str, ended_l
     )
     ended_later.append(int(output.text().split("out ")[1].split()[0]))
     assert await process.exited() == 0
-    assert await stopped(process, HostClock(), grace_s=30) == 0
+    assert await stop_process(process, HostClock(), grace_s=30) == 0
     process.close()
     assert not process._pipe.is_open
     assert is_there(ended_later[0])
@@ -580,7 +580,7 @@ def is_there(pid: int) -> bool:
 async def test_last_words_are_heard() -> None:
     """What is still in the pipe when a process ends is in the tail after `close`."""
     processes = HostProcesses()
-    texts = await asyncio.gather(*(told(Command(("seq", "10000"), {}), processes) for _ in range(10)))
+    texts = await asyncio.gather(*(told(ProcessCommand(("seq", "10000"), {}), processes) for _ in range(10)))
     whole = "".join(f"{n}\n" for n in range(1, 10001))
     assert texts == [(0, whole)] * 10
 
@@ -590,12 +590,12 @@ async def test_last_words_are_heard() -> None:
 
 @pytest.mark.parametrize("trap", ["", "trap '' TERM; "])
 async def test_whole_group_is_stopped(trap: str) -> None:
-    """Fifty grandchildren go with their parent, whether or not they heed TERM."""
+    """Fifty grandchildren go with their parent, whether or not they end at TERM."""
     script = f"{trap}for i in $(seq 50); do sleep 1000 & done; echo ready; wait"
     process = await begun(HostProcesses(), script, until=b"ready")
     group = process.identity.pid
     assert len([stat for stat in stats() if stat.group == group]) == 51
-    code = await stopped(process, HostClock(), grace_s=0.2 if trap else 30)
+    code = await stop_process(process, HostClock(), grace_s=0.2 if trap else 30)
     assert code == (-signal.SIGKILL if trap else -signal.SIGTERM)
     assert [stat for stat in stats() if stat.group == group and not stat.is_dead] == []
 
@@ -605,7 +605,7 @@ async def test_kill_reaches_a_stopped_process_that_ignores_term() -> None:
     process = await begun(HostProcesses(), "trap '' TERM; echo ready; while :; do kill -STOP $$; done")
     pid = process.identity.pid
     await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
-    assert await stopped(process, HostClock(), grace_s=0.1) == -signal.SIGKILL
+    assert await stop_process(process, HostClock(), grace_s=0.1) == -signal.SIGKILL
 
 
 async def test_number_given_again_is_not_our_group() -> None:
@@ -614,7 +614,7 @@ async def test_number_given_again_is_not_our_group() -> None:
     real = process.identity
     assert process_module._has_living(real)
     assert not process_module._has_living(Identity(real.pid, real.started - 1, real.boot))
-    await stopped(process, HostClock(), grace_s=30)
+    await stop_process(process, HostClock(), grace_s=30)
     assert not process_module._has_living(real)
 
 
@@ -632,15 +632,6 @@ async def test_identity_is_that_of_the_process() -> None:
 # Leftovers.
 
 
-class Row(msgspec.Struct):
-    """A run without an end."""
-
-    id: int
-    pid: int | None = None
-    pid_started: int | None = None
-    boot: str | None = None
-
-
 def proc_of(root: Path, pids: list[int]) -> Path:
     """A /proc that shows only *pids*: the tests look at nobody else's environment."""
     (root / "sys/kernel/random").mkdir(parents=True)
@@ -651,29 +642,34 @@ def proc_of(root: Path, pids: list[int]) -> Path:
 
 
 async def test_leftovers_of_a_dead_daemon_are_ended(tmp_path: Path) -> None:
-    """What a daemon left behind is found and ended, by pid, by marker, or by group; nobody else is."""
+    """What a daemon left behind is found and ended, by pid, by token, or by group; nobody else is."""
     identities = program("abandoned")["processes"]
     deaf, _, parent = identities
-    command = Command(("sleep", "1000"), {})
-    bystander = await HostProcesses().start(command, marker="other:1", output=Tail(10))
+    command = ProcessCommand(("sleep", "1000"), {})
+    bystander = await HostProcesses().start(command, token="other:1", output=Tail(10))
     groups = {pid for pid, *_ in identities}
     pids = [stat.pid for stat in stats() if stat.group in groups] + [bystander.identity.pid, os.getpid()]
     proc = proc_of(tmp_path / "proc", pids)
     namesake = bystander.identity
-    rows = [Row(0, *deaf), Row(1), Row(2, *parent), Row(3, namesake.pid, namesake.started - 1, namesake.boot)]
-    found = leftovers(rows, TOKENS, last_id=99, proc_root=proc)
+    runs = {
+        0: Identity(*deaf),
+        1: None,
+        2: Identity(*parent),
+        3: Identity(namesake.pid, namesake.started - 1, namesake.boot),
+    }
+    found = leftovers(runs, TOKENS, last_id=99, proc_root=proc)
     assert {each.run_id for each in found} == {0, 1, 2}
     assert {each.group for each in found} == groups
-    left = await end_leftovers(rows, TOKENS, HostClock(), last_id=99, grace_s=0.3, proc_root=proc)
+    left = await end_leftovers(runs, TOKENS, HostClock(), last_id=99, grace_s=0.3, proc_root=proc)
     assert left == []
     assert [stat for stat in stats() if stat.group in groups and not stat.is_dead] == []
     assert is_alive(bystander.identity)
-    await stopped(bystander, HostClock(), grace_s=30)
+    await stop_process(bystander, HostClock(), grace_s=30)
 
 
 async def test_nothing_left_takes_no_time(tmp_path: Path) -> None:
     """Without leftovers nobody waits and nobody is signalled."""
     clock = VirtualClock(datetime(2026, 1, 1, tzinfo=UTC))
     proc = proc_of(tmp_path / "proc", [os.getpid()])
-    ending = end_leftovers([Row(1)], TOKENS, clock, last_id=99, grace_s=1000, proc_root=proc)
+    ending = end_leftovers({1: None}, TOKENS, clock, last_id=99, grace_s=1000, proc_root=proc)
     assert await asyncio.wait_for(ending, 30) == []

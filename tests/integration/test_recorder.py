@@ -19,7 +19,7 @@ from duly.store import MemoryStore, Store
 from duly.testing import FaultyStore, VirtualClock, crash
 from duly.verify import Monitor, Recorder, Verdict, judged
 from duly.verify.cluster import judged_together
-from duly.verify.membership import Membership
+from duly.verify.emitter import NodeName
 from duly.verify.trace import Trace
 
 NOON = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
@@ -435,49 +435,6 @@ def test_closing_after_the_loop_has_ended(tmp_path: Path) -> None:
     assert kinds(path)[-1] == "End"
 
 
-async def test_a_member_of_a_cluster_is_recorded(tmp_path: Path) -> None:
-    """What a member takes, gives and loses, and its lists, stand in its trace; runs say where they belong."""
-    path, clock = tmp_path / "a.jsonl", VirtualClock(NOON)
-    scheduler = Scheduler(MemoryStore(), clock=clock, timezone=UTC)
-    membership = Membership("a", shards=1, failover_us=10_000_000)
-    recorder = Recorder(path, store="fresh", tick=timedelta(seconds=30), membership=membership)
-    wrapped = recorder.wrap(scheduler)
-    announce = scheduler._announcer.announce
-    await wrapped.initialize([task("x")])
-    announce("EditionPublished", edition=1)
-    announce("ShardsTaken", shards=[[0, 2]], edition=1, **{"from": "given"})
-    await clock.advance(MINUTE)
-    announce("BoardFault", error="gone")
-    announce("BoardFault", error="still gone")
-    announce("BoardRecovered", error="gone")
-    announce("ShardsGiven", shards=[[0, 2]], reason="others should have them")
-    announce("ShardsTaken", shards=[[0, 3]], edition=1)
-    announce("ShardsLost", shards=[[0, 3]], reason="the lease ran out")
-    await wrapped.stop()
-    recorder.close()
-    trace = [json.loads(line) for line in path.read_bytes().splitlines()]
-    head = trace[0]
-    assert (head["member"], head["shards"], head["failover_ms"], head["tick_ms"]) == ("a", 1, 10_000, 30_000)
-    told = [
-        {key: value for key, value in line.items() if key not in {"ev", "t", "m", "proc"}}
-        for line in trace
-        if line["ev"] not in {"Header", "Tick", "InitStart", "InitEnd", "StopStart", "StopEnd", "End"}
-    ]
-    assert told == [
-        {"edition": 1, "regs": [["x", "* * * * *", 60_000]]},
-        {"shard": 0, "term": 2, "edition": 1, "from": "given"},
-        {"id": "x", "run": 1, "shard": 0, "term": 2},
-        {"id": "x", "ok": True, "run": 1, "shard": 0, "term": 2},
-        {"id": "x", "run": 2, "shard": 0, "term": 2},
-        {"id": "x", "ok": True, "run": 2, "shard": 0, "term": 2},
-        {},
-        {},
-        {"shard": 0, "term": 2},
-        {"shard": 0, "term": 3, "edition": 1},
-        {"shard": 0, "term": 3},
-    ]
-
-
 def events_of(path: Path, *kinds_: str) -> list[dict[str, Any]]:
     """The events of these kinds, without who wrote them and when."""
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
@@ -488,83 +445,82 @@ def events_of(path: Path, *kinds_: str) -> list[dict[str, Any]]:
     ]
 
 
-async def test_a_member_says_which_server_answers(tmp_path: Path) -> None:
-    """What a member takes, and its lists, name the server of the database that said so."""
-    path = tmp_path / "a.jsonl"
-    scheduler = Scheduler(MemoryStore(), clock=VirtualClock(NOON), timezone=UTC)
-    recorder = Recorder(path, membership=Membership("a", shards=1, failover_us=10_000_000))
-    wrapped = recorder.wrap(scheduler)
-    announce = scheduler._announcer.announce
-    await wrapped.initialize([task("x")])
-    announce("MemberJoined", member="a", server="one")
-    announce("ShardsTaken", shards=[[0, 2]], edition=1)
-    announce("ServerChanged", server="two")
-    announce("EditionPublished", edition=2)
-    announce("ShardsTaken", shards=[[0, 2]], edition=2)
-    await wrapped.stop()
-    assert [event["server"] for event in events_of(path, "Taken", "Edition")] == ["one", "two", "two"]
-
-
-async def test_a_run_that_is_cut_off_is_lost(tmp_path: Path) -> None:
-    """A run whose lease ran out says that it was lost, also if its shard was given away before."""
+async def test_a_node_of_a_cluster_is_recorded(tmp_path: Path) -> None:
+    """What happens to a node stands in its trace, and each start has the token and the id of its run."""
     path, clock = tmp_path / "a.jsonl", VirtualClock(NOON)
-
-    async def cut() -> None:
-        announce("ShardsGiven", shards=[[0, 2]], reason="others should have them")
-        raise asyncio.CancelledError(CUT_OFF)
-
     scheduler = Scheduler(MemoryStore(), clock=clock, timezone=UTC)
-    recorder = Recorder(path, membership=Membership("a", shards=1, failover_us=10_000_000))
-    wrapped = recorder.wrap(scheduler)
     announce = scheduler._announcer.announce
-    await wrapped.initialize([("x", "1 * * * *", cut, 60 * MINUTE)])
-    announce("ShardsTaken", shards=[[0, 2]], edition=1)
+    recorder = Recorder(path, tick=timedelta(seconds=30), node=NodeName("a", 10_000_000))
+    wrapped = recorder.wrap(scheduler)
+    announce("TaskRunStarted", taskName="x", token=7, runId="r")  # as a cluster would just before the call
+    await wrapped.initialize([task("x", cron="1 * * * *")])
+    announce("NodeJoined", node=1, name="a", namespace="default", leaseMs=6000)
+    announce("ListReconciled", generation=3, added=1, overridden=0, orphaned=0)
+    announce("StoreFault", error="gone")
+    announce("StoreFault", error="still gone")
+    announce("StoreRecovered")
+    announce("TrustLost", runs=["y"])
+    announce("NodeReturned", node=2, before=1, kept=0, released=1)
+    announce("NodeFenced", node=3, name="b", runs=2)
+    announce("ServerChanged", server="two", forgot=True)
+    announce("TaskInterruptedAgain", taskName="x", interruptions=3, retryAt="2026-01-01T12:01:00+00:00")
     await clock.advance(MINUTE)
     await wrapped.stop()
-    told = [event["ev"] for event in events_of(path, "RunStart", "Given", "Lost", "RunEnd")]
-    assert told == ["RunStart", "Given", "Lost", "RunEnd"]
+    head, *lines = (json.loads(line) for line in path.read_bytes().splitlines())
+    assert (head["node"], head["failover_ms"], head["tick_ms"]) == ("a", 10_000, 30_000)
+    calls = {"Tick", "InitStart", "InitEnd", "StopStart", "StopEnd"}
+    told = events_of(path, *({line["ev"] for line in lines} - calls))
+    assert sorted(told, key=lambda each: each["ev"]) == [
+        {"ev": "ListReconciled", "generation": 3},
+        {"ev": "NodeFenced", "node": 3, "name": "b"},
+        {"ev": "NodeJoined", "node": 1, "namespace": "default", "lease_ms": 6000},
+        {"ev": "NodeReturned", "node": 2},
+        {"ev": "Reachable"},
+        {"ev": "RunEnd", "id": "x", "ok": True, "run": 1},
+        {"ev": "RunStart", "id": "x", "run": 1, "token": 7, "run_id": "r"},
+        {"ev": "ServerChanged", "server": "two", "forgot": True},
+        {"ev": "TaskInterruptedAgain", "id": "x", "retry": 1767268860000},
+        {"ev": "TrustLost", "runs": ["y"]},
+        {"ev": "Unreachable"},
+    ]
 
 
-async def test_lists_that_are_brought_at_once(tmp_path: Path) -> None:
-    """A list that becomes the newest is that of the call being served, and not of one that waits."""
-    path = tmp_path / "a.jsonl"
-    inner, may_go = Scheduler(MemoryStore(), clock=VirtualClock(NOON), timezone=UTC), asyncio.Event()
-
-    class Waiting:
-        _announcer = inner._announcer
-
-        async def initialize(self, _registrations: Any) -> None:
-            await may_go.wait()
-
-        async def stop(self) -> None:
-            pass
-
-    membership = Membership("a", shards=1, failover_us=10_000_000)
-    wrapped = Recorder(path, timezone=ZoneInfo("UTC"), membership=membership).wrap(Waiting())
-    calls = [asyncio.ensure_future(wrapped.initialize([task(name)])) for name in "xy"]
-    await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
-    inner._announcer.announce("EditionPublished", edition=1)
-    may_go.set()
-    await asyncio.gather(*calls)
-    inner._announcer.announce("EditionPublished", edition=2)
-    assert [event["regs"][0][0] for event in events_of(path, "Edition")] == ["x", "y"]
-
-
-async def test_a_new_file_says_what_a_member_holds(tmp_path: Path) -> None:
-    """The parts of a member's trace verify as a chain, and the last of them says again what is held."""
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_a_run_that_is_cut_off_has_no_end(tmp_path: Path, *, is_cancelled: bool) -> None:
+    """A run that is cancelled with the trust of its node has no end; one that goes on has."""
     path, clock = tmp_path / "a.jsonl", VirtualClock(NOON)
     scheduler = Scheduler(MemoryStore(), clock=clock, timezone=UTC)
-    membership = Membership("a", shards=1, failover_us=10_000_000)
-    recorder = Recorder(path, store="fresh", membership=membership, rotate_bytes=1_500, keep=50)
+    recorder = Recorder(path, node=NodeName("a", 10_000_000))
+    wrapped = recorder.wrap(scheduler)
+
+    async def cut() -> None:
+        scheduler._announcer.announce("TrustLost", runs=["x"])
+        if is_cancelled:
+            current = asyncio.current_task()
+            assert current is not None
+            current.cancel(CUT_OFF)
+            await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
+
+    await wrapped.initialize([("x", "1 * * * *", cut, 60 * MINUTE)])
+    await clock.advance(MINUTE)
+    await wrapped.stop()
+    told = [event["ev"] for event in events_of(path, "RunStart", "TrustLost", "RunEnd")]
+    assert told == ["RunStart", "TrustLost", *([] if is_cancelled else ["RunEnd"])]
+    outcome = judged(path.read_bytes().splitlines(keepends=True))
+    assert {each.property for each in outcome.violations} == (set() if is_cancelled else {"T8"})
+
+
+async def test_parts_of_a_node_s_trace(tmp_path: Path) -> None:
+    """The parts of a node's trace verify as a chain, and the last of them alone."""
+    path, clock = tmp_path / "a.jsonl", VirtualClock(NOON)
+    scheduler = Scheduler(MemoryStore(), clock=clock, timezone=UTC)
+    recorder = Recorder(path, store="fresh", node=NodeName("a", 10_000_000), rotate_bytes=1_500, keep=50)
     wrapped = recorder.wrap(scheduler)
     await wrapped.initialize([task("x")])
-    scheduler._announcer.announce("EditionPublished", edition=1)
-    scheduler._announcer.announce("ShardsTaken", shards=[[0, 2]], edition=1)
     await clock.advance(20 * MINUTE)
     await wrapped.stop()
     parts = older_parts(path)
     assert len(parts) > 2
-    assert '"ev":"Taken"' in path.read_text().splitlines()[3]
     chain = b"".join(part.read_bytes() for part in [*parts, path]).splitlines(keepends=True)
     outcome = judged_together(chain)
     assert (outcome.violations, outcome.faults, outcome.starts) == ([], [], 21)

@@ -1,9 +1,9 @@
-"""Crashes (SCHEDULER.md 3 and 5): what a new scheduler makes of what the old one left."""
+"""Crashes (spec/scheduler.md 3.4 and 5.4): what a new scheduler makes of what the old one left."""
 
 from datetime import timedelta
 
-from tests.places import StoreFactory
-from tests.world import HOUR, World
+from tests.worlds.scheduler import HOUR, World
+from tests.worlds.stores import StoreFactory
 
 BROKEN = ValueError("broken")
 

@@ -1,12 +1,12 @@
-"""Retries (SCHEDULER.md 3): when they come, what pre-empts them, what voids them."""
+"""Retries (spec/scheduler.md 3.5): when they come, what pre-empts them, what voids them."""
 
 from datetime import timedelta
 
 import pytest
 
 from duly.instant import datetime_at
-from tests.places import StoreFactory
-from tests.world import HOUR, MINUTE, World
+from tests.worlds.scheduler import HOUR, MINUTE, World
+from tests.worlds.stores import StoreFactory
 
 BROKEN = ValueError("broken")
 

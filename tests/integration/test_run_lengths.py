@@ -9,20 +9,23 @@ import pytest
 
 from duly.config.schema import Calendar, Timer
 from duly.daemon import views
+from duly.daemon.slots import TimerPast, why_latest
 from duly.instant import SECOND_US
-from duly.store.history import MemoryRows, RunRow, length_us
-from duly.timers.calendar import CalendarShelf
-from duly.timers.slots import Fired, Record, why_latest
-from duly.web import models, timeline
-from duly.web.store_trace import Following
-from tests.supervision import SECOND, World, at, oneshot, world_of
+from duly.store.history import RunRow, length_us
+from duly.timers.calendar import CalendarCache
+from duly.web import timeline
+from duly.web.formatting import Moment
+from duly.web.runs import run_facts, run_title, strip_of
+from duly.web.task_store import GrowingTrace
+from tests.worlds.histories import LooseHistory
+from tests.worlds.supervisor import SECOND, World, at, oneshot, world_of
 
 UTC = ZoneInfo("UTC")
 STEPS = pytest.mark.parametrize("step_s", [3600, -3600])
 
 
 async def _run_over(step_s: int) -> RunRow:
-    """A job of a minute, in the middle of which the clock was set."""
+    """A job of a minute; the clock was set in the middle of it."""
     world = world_of(lasts={"job": 60})
     await world.start(oneshot("job"), boot=set())
     run = await world.do(world.supervisor.run("job", reason="schedule", timer="t", scheduled_us=at(0)))
@@ -41,14 +44,14 @@ async def test_length_is_measured(step_s: int) -> None:
     row = await _run_over(step_s)
     assert (row.ended_us, row.lasted_us) == (at(60 + step_s), 60 * SECOND_US)
     assert length_us(row) == 60 * SECOND_US
-    assert views.run_shape(row, UTC).duration_s == 60
-    now_us = at(2 * 3600)
-    assert models.run_facts(row, now_us).lasted_us == 60 * SECOND_US
-    assert "success after 1m" in timeline.run_title(row, now_us, UTC)
-    strip = timeline.strip_of([row], now_us, UTC)
+    assert views.run_json(row, UTC).duration_s == 60
+    now = Moment(at(2 * 3600), UTC)
+    assert run_facts(row, now.now_us).lasted_us == 60 * SECOND_US
+    assert "success after 1m" in run_title(row, now)
+    strip = strip_of([row], now)
     assert strip is not None
     assert (strip.longest, strip.median) == ("1m", "1m")
-    lane = timeline.drawn([timeline.Matter("job", runs=[row])], [], timeline.Window(now_us, 6), UTC).lanes[0]
+    lane = timeline.timeline_of([timeline.Matter("job", runs=[row])], [], timeline.Window(now, 6)).lanes[0]
     assert [shape.width for shape in lane.shapes] == [f"{100 / (2 * 6 * 60):.3f}%"]
 
 
@@ -56,11 +59,8 @@ async def test_length_is_measured(step_s: int) -> None:
 async def test_length_that_why_tells_is_measured(step_s: int) -> None:
     """The answer to why a timer fired tells the measured length."""
     row = await _run_over(step_s)
-    fired = Fired(
-        row.id, row.reason, row.started_us, row.ended_us, row.result, row.scheduled_us, row.lasted_us
-    )
-    calendars = CalendarShelf(UTC).of(Timer("t", "job", on_calendar=(Calendar(minute=(0,)),)))
-    record = Record("t", calendars, UTC, at(59), at(-3600), at(59), [fired], [])
+    calendars = CalendarCache(UTC).of(Timer("t", "job", on_calendar=(Calendar(minute=(0,)),)))
+    record = TimerPast("t", calendars, UTC, at(59), at(-3600), at(59), [row], [])
     (answer,) = why_latest(record, 1)
     assert answer.sentence.endswith("and ended with success after 1 min.")
 
@@ -82,9 +82,9 @@ async def test_step_after_its_process_ended_changes_no_length() -> None:
 
 async def test_length_of_a_run_that_its_daemon_left_is_unknown() -> None:
     """Nobody measured a run that a crash cut off; the wall clock is then all there is to go by."""
-    rows = MemoryRows()
+    rows = LooseHistory()
     await rows.put([RunRow(id=4, service="web", reason="boot", started_us=at(-70), pid=77)], [])
-    world = World(rows=rows)
+    world = World(database=rows.database)
     await world.do(world.supervisor.adopt())
     row = await world.history.run(4)
     assert row is not None
@@ -113,7 +113,7 @@ def test_length_in_a_trace_is_without_its_steps(step_s: int, tmp_path: Path) -> 
     ]
     trace = tmp_path / "trace.jsonl"
     trace.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
-    following = Following(trace)
+    following = GrowingTrace(trace)
     following.look()
     assert following.fault is None
     following.close()

@@ -24,9 +24,9 @@ from duly.daemon.protocol import (
     error_line,
 )
 from duly.daemon.server import Server, SocketError, _peer
+from duly.processes.output import Tail
 from duly.store.history import RunRow
-from duly.supervisor.output import Tail
-from tests.daemons import FakeDaemon, listening, us
+from tests.worlds.daemons import FakeDaemon, listening, us
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_refusals(client: Client, op: str, params: dict[str, Any], code: str, sa
 
 def test_acting(client: Client, daemon: FakeDaemon) -> None:
     """Every action does what it says once, and tells who did it."""
-    started = {"done": "started", "id": "backup", "run": 41, "member": None}
+    started = {"done": "started", "id": "backup", "run": 41}
     assert client.ask("start", id="backup") == started
     assert client.ask("trigger", id="backup")["run"] == 42
     client.ask("stop", id="web")
@@ -138,8 +138,8 @@ def test_acting(client: Client, daemon: FakeDaemon) -> None:
     assert noted == ["start", "trigger", "stop", "enable", "disable", "reload", "shut down"]
 
 
-def test_closed_gate(client: Client, daemon: FakeDaemon) -> None:
-    """Behind a closed gate nothing of timers is shown or done, until it is opened."""
+def test_closed_switch(client: Client, daemon: FakeDaemon) -> None:
+    """Behind a closed switch nothing of timers is shown or done, until it is opened."""
     client.ask("gate", on=False)
     assert client.ask("timers")["status"] == "disabled"
     assert client.ask("history")["misses"] == []
@@ -173,7 +173,7 @@ def test_operation_that_fails_unexpectedly(
 def test_table_is_whole() -> None:
     """Every operation says what it takes and whether it only reads."""
     reads = {name for name, operation in OPERATIONS.items() if operation.is_read}
-    assert reads == {"status", "timers", "services", "definitions", "history", "logs"}
+    assert reads == {"status", "timers", "services", "definitions", "history", "logs", "outputs"}
 
 
 # --- output ---
@@ -341,6 +341,71 @@ def test_idle_client(path: Path, daemon: FakeDaemon) -> None:
     asyncio.run(scenario())
 
 
+def test_all_places_are_being_answered(path: Path, daemon: FakeDaemon) -> None:
+    """A client that comes while every place is being answered waits, and gets the first that is free."""
+
+    async def scenario() -> None:
+        daemon.hold = asyncio.Event()
+        server = Server(path, daemon, most_clients=1)
+        await server.start()
+        _, busy = await asyncio.open_unix_connection(path)
+        busy.write(b'{"op":"start","params":{"id":"backup"}}\n')
+        await asyncio.wait_for(daemon.is_holding.wait(), 10)
+        reader, newcomer = await asyncio.open_unix_connection(path)
+        newcomer.write(b'{"op":"status"}\n')
+        answer = asyncio.ensure_future(reader.readline())
+        done, _ = await asyncio.wait({answer}, timeout=0.1)  # a refusal would come at once
+        assert not done
+        daemon.hold.set()
+        assert json.loads(await asyncio.wait_for(answer, 10))["ok"]
+        for writer in (busy, newcomer):
+            writer.close()
+        await server.close()
+
+    asyncio.run(scenario())
+
+
+def test_crowd_of_one_instant(path: Path, daemon: FakeDaemon) -> None:
+    """Of clients that come at one instant, more than there are places, as many are answered as there are."""
+
+    async def scenario() -> None:
+        server = Server(path, daemon, most_clients=2)
+        await server.start()
+        clients = await asyncio.gather(*(asyncio.open_unix_connection(path) for _ in range(5)))
+        for _, writer in clients:
+            writer.write(b'{"op":"status"}\n')
+        answers = [await asyncio.wait_for(reader.readline(), 10) for reader, _ in clients]
+        for _, writer in clients:
+            writer.close()
+        await server.close()
+        assert len([answer for answer in answers if answer.startswith(b'{"ok":true')]) >= 2
+
+    asyncio.run(scenario())
+
+
+def test_requests_of_a_client_that_lost_its_place(
+    path: Path, daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a client has sent ahead and does not read is dropped when its place goes to another one."""
+
+    async def scenario() -> None:
+        server = Server(path, daemon, most_clients=1)
+        await server.start()
+        _, unread = await asyncio.open_unix_connection(path)
+        unread.write(b'{"op":"status"}\n' * 5_000)
+        reader, newcomer = await asyncio.open_unix_connection(path)
+        newcomer.write(b'{"op":"status"}\n')
+        assert json.loads(await asyncio.wait_for(reader.readline(), 10))["ok"]
+        newcomer.write(b'{"op":"status"}\n')
+        assert json.loads(await asyncio.wait_for(reader.readline(), 10))["ok"]
+        unread.transport.abort()
+        newcomer.close()
+        await server.close()
+
+    asyncio.run(scenario())
+    assert "socket.send() raised exception" not in caplog.text
+
+
 # --- the socket itself ---
 
 
@@ -472,7 +537,7 @@ def test_peer(monkeypatch: pytest.MonkeyPatch, uid: int, who: str | None) -> Non
 
 
 def test_a_silent_daemon_is_told_from_a_busy_one(path: Path, daemon: FakeDaemon) -> None:
-    """Whoever waits does so for as long as the daemon answers others, and no longer."""
+    """Anyone who waits does so for as long as the daemon answers others, and no longer."""
     hold = asyncio.Event()
     daemon.hold = hold
     with listening(path, daemon) as loop:

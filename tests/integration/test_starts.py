@@ -1,4 +1,4 @@
-"""What makes a task run (SCHEDULER.md 3): dues, startup, what is missed, what stands while running."""
+"""What makes a task run (spec/scheduler.md 3): dues, startup, what is missed, what stands while running."""
 
 import asyncio
 from datetime import timedelta
@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from duly import in_thread
-from tests.places import StoreFactory
-from tests.world import HOUR, MINUTE, World, at
+from tests.worlds.scheduler import HOUR, MINUTE, World, at
+from tests.worlds.stores import StoreFactory
 
 
 async def test_due_minute_starts_a_run(same_store: StoreFactory) -> None:

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 
 from duly import Event, Scheduler
 from duly.cli import main
-from duly.core.record import record_of
+from duly.cluster import PostgresStore
+from duly.cluster.table import ReadTasks, TaskView, row_name
+from duly.cluster.tasks import TaskCodec
 from duly.core.task import Task, cut_off, failed, started, succeeded
 from duly.store import SQLiteStore
-from duly.store.board import SHARDS
-from duly.store.postgres import PostgresBoard
 from duly.testing.conformance import NOW_US, sample_task
-from tests.postgres import PASSWORD, PostgresServer
+from tests.worlds.postgres import PASSWORD, PostgresServer
 
 MINUTE_US = 60_000_000
 
@@ -60,26 +60,25 @@ def filled(path: Path, tasks: Sequence[Task], scheduler_id: str = "its-id") -> N
 
 def copy(source: Path, target: str, *options: str, code: int = 0) -> Result:
     """Call the command, which ends with *code*."""
-    result = CliRunner().invoke(main, ["store", "copy", str(source), target, *options])
+    result = CliRunner().invoke(main, ["store", "copy", "--tz", "UTC", str(source), target, *options])
     assert result.exit_code == code, result.output
     assert PASSWORD not in result.output
     assert "Traceback" not in result.output
     return result
 
 
-def held(url: str) -> tuple[str, list[tuple[Any, ...]]]:
-    """The identifier of a board, and the records in it."""
+def held(url: str) -> tuple[str, dict[str, str]]:
+    """The identifier of a database, and the states in it by the names of their rows."""
+    store = PostgresStore(url)
+    with closing(store.table()) as table:
+        scheduler_id = table.open(store.name, "", is_reader=True)
+        views: list[TaskView] = list(table.do(ReadTasks(limit=1_000_000)))
+    return scheduler_id, {view.name: view.state for view in views}
 
-    async def look() -> tuple[str, list[tuple[Any, ...]]]:
-        board = PostgresBoard(url)
-        scheduler_id = await board.open("")
-        await board.join(1, "looker", ttl_us=60_000_000)
-        taken = await board.take(1, range(SHARDS))
-        await board.leave(1)
-        await board.close()
-        return scheduler_id, sorted(tuple(stored.record) for stored in taken.stored)
 
-    return asyncio.run(look())
+def states(tasks: Sequence[Task]) -> dict[str, str]:
+    """What a database has of *tasks*: those that ran were cut off."""
+    return {row_name(task.name): TaskCodec().state(cut_off(task)) for task in tasks}
 
 
 @contextmanager
@@ -110,7 +109,7 @@ def test_everything_is_copied(tmp_path: Path, postgres_url: str) -> None:
         said = copy(source, postgres_url).output
     assert f"{len(tasks)} tasks copied" in said
     assert "all the same" in said
-    assert held(postgres_url) == ("its-id", sorted(record_of(task) for task in tasks))
+    assert held(postgres_url) == ("its-id", states(tasks))
 
 
 def test_many_tasks(tmp_path: Path, postgres_url: str) -> None:
@@ -118,14 +117,14 @@ def test_many_tasks(tmp_path: Path, postgres_url: str) -> None:
     tasks = [named(n, f"task {n}") for n in range(1, 10_001)]
     filled(tmp_path / "state.db", tasks)
     assert json.loads(copy(tmp_path / "state.db", postgres_url, "--json").output) == {"copied": 10_000}
-    assert held(postgres_url)[1] == sorted(record_of(task) for task in tasks)
+    assert held(postgres_url)[1] == states(tasks)
 
 
 def test_empty_file(tmp_path: Path, postgres_url: str) -> None:
     """A store without tasks is copied too."""
     filled(tmp_path / "state.db", [])
     assert "0 tasks copied" in copy(tmp_path / "state.db", postgres_url).output
-    assert held(postgres_url) == ("its-id", [])
+    assert held(postgres_url) == ("its-id", {})
 
 
 def test_full_target_is_refused(tmp_path: Path, postgres_url: str) -> None:
@@ -136,8 +135,24 @@ def test_full_target_is_refused(tmp_path: Path, postgres_url: str) -> None:
     copy(first, postgres_url)
     before = held(postgres_url)
     for source in (first, second):
-        assert "holds tasks already" in copy(source, postgres_url, code=1).output
+        assert "has tasks in namespace" in copy(source, postgres_url, code=1).output
     assert held(postgres_url) == before
+
+
+def test_living_nodes_are_refused(tmp_path: Path, postgres_url: str) -> None:
+    """While a scheduler is in the namespace nothing is copied there; another namespace is free."""
+    filled(tmp_path / "state.db", every_state())
+
+    async def refused() -> str:
+        scheduler = Scheduler(postgres_url, timezone=UTC)
+        await scheduler.initialize([])
+        said = await asyncio.to_thread(lambda: copy(tmp_path / "state.db", postgres_url, code=1).output)
+        await asyncio.to_thread(copy, tmp_path / "state.db", postgres_url, "--namespace", "other")
+        await scheduler.stop()
+        return said
+
+    assert "has living nodes in namespace 'default'" in asyncio.run(refused())
+    assert held(f"{postgres_url}?namespace=other")[1] == states(every_state())
 
 
 def test_held_file_is_refused(tmp_path: Path, postgres_url: str, postgres: PostgresServer) -> None:
@@ -187,10 +202,10 @@ def test_failure_on_the_way_leaves_nothing(
     database = postgres_url.rpartition("/")[2]
     postgres.rows("ALTER TABLE duly.task ADD CONSTRAINT trap CHECK (name <> 'succeeded')", database=database)
     copy(source, postgres_url, code=1)
-    assert held(postgres_url)[1] == []
+    assert held(postgres_url)[1] == {}
     postgres.rows("ALTER TABLE duly.task DROP CONSTRAINT trap", database=database)
     copy(source, postgres_url)
-    assert held(postgres_url)[1] == sorted(record_of(task) for task in tasks)
+    assert held(postgres_url)[1] == states(tasks)
 
 
 async def test_scheduler_goes_on(tmp_path: Path, postgres_url: str) -> None:

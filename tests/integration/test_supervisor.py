@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from duly.config import Service
+from duly.core.causes import Reason
 from duly.instant import instant_of
-from duly.store.history import RunRow
-from duly.supervisor import ledger
-from duly.supervisor.ended import Reason, Result
-from duly.supervisor.errors import Refused, ServiceError
-from duly.supervisor.execution import Cut, Execution
-from duly.supervisor.keeper import Keeper
-from duly.supervisor.output import Tail
-from duly.supervisor.process import Command
-from duly.testing.processes import FakeProcess
-from tests.supervision import SECOND, at, oneshot, simple, world_of
+from duly.processes.output import Tail
+from duly.processes.spawn import ProcessCommand
+from duly.store.history import Result, RunRow
+from duly.supervisor import run_registry
+from duly.supervisor.controller import ServiceController
+from duly.supervisor.execution import CutReason, Execution
+from duly.supervisor.results import Refused, ServiceError
+from tests.worlds.fake_processes import FakeProcess
+from tests.worlds.supervisor import SECOND, at, oneshot, simple, world_of
 
 # --- start-up ---
 
@@ -107,10 +107,10 @@ async def test_fault_in_one_spawn_harms_no_other() -> None:
     world = world_of(stays=("good",))
     start = world.processes.start
 
-    async def faulty(command: Command, *, marker: str, output: Tail) -> FakeProcess:
+    async def faulty(command: ProcessCommand, *, token: str, output: Tail) -> FakeProcess:
         if command.argv[0] == "bad":
             raise RuntimeError("who thought of this")
-        return await start(command, marker=marker, output=output)
+        return await start(command, token=token, output=output)
 
     world.processes.start = faulty  # type: ignore[method-assign]
     await world.start(simple("bad", restart="no"), simple("good"))
@@ -124,14 +124,14 @@ async def test_fault_in_bringing_one_up_harms_no_other(monkeypatch: pytest.Monke
     """A fault of ours in starting one service, or in bringing it back, makes that one failed and no other."""
     world = world_of(stays=("good",))
     world.processes.script("flaky", lasts=SECOND)
-    begin = Keeper.begin
+    begin = ServiceController.begin
 
-    def faulty(self: Keeper, reason: str, **options: Any) -> Execution:
+    def faulty(self: ServiceController, reason: str, **options: Any) -> Execution:
         if self.service.id == "bad" or reason == "restart":
             raise RuntimeError("who thought of this")
         return begin(self, reason, **options)
 
-    monkeypatch.setattr(Keeper, "begin", faulty)
+    monkeypatch.setattr(ServiceController, "begin", faulty)
     await world.start(simple("bad"), simple("flaky"), simple("good"), simple("next", requires=("bad",)))
     await world.after(2)
     assert [view.state for view in world.supervisor.views()] == ["failed", "failed", "running", "skipped"]
@@ -145,8 +145,8 @@ async def test_process_that_cannot_be_watched_is_killed() -> None:
     world = world_of(stays=("job", "good"))
     start = world.processes.start
 
-    async def unwatchable(command: Command, *, marker: str, output: Tail) -> FakeProcess:
-        process = await start(command, marker=marker, output=output)
+    async def unwatchable(command: ProcessCommand, *, token: str, output: Tail) -> FakeProcess:
+        process = await start(command, token=token, output=output)
         if command.argv[0] == "job":
             process.is_group_alive = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
             process.end(0)
@@ -188,7 +188,7 @@ async def test_run_is_noted_from_before_its_spawn_to_its_end() -> None:
     assert tail is not None
     assert tail.text() == "hello\n"
     assert world.view("job").pid == 100_001
-    assert world.process("job").marker.startswith("world:77:")
+    assert world.process("job").token.startswith("world:77:")
     assert world.process("job").command.env == {"DULY_RUN_ID": "world:77"}
     await world.after(3)
     assert run.result().result is Result.EXIT
@@ -286,12 +286,12 @@ async def test_job_that_has_ended_is_not_cut_off(turns: int) -> None:
     world = world_of(stays=("job",))
     await world.start(oneshot("job"), boot=set())
     run = await world.do(world.supervisor.run("job", reason="schedule"))
-    execution = world.supervisor._keepers["job"].execution
+    execution = world.supervisor._controllers["job"].execution
     assert execution is not None
     world.process("job").end(0)
     for _ in range(turns):
         await asyncio.sleep(0)  # noqa: TID251 (a turn of the loop)
-    execution.ask(Cut.SHUTDOWN)
+    execution.ask(CutReason.SHUTDOWN)
     await world.rest()
     assert run.result().result is Result.SUCCESS
     await world.stop()
@@ -301,8 +301,8 @@ async def test_run_called_off_before_its_process_is_made() -> None:
     """A run that is asked to end before its process is made makes none, and is interrupted."""
     world = world_of(stays=("job",))
     await world.start(oneshot("job"), boot=set())
-    execution = world.supervisor._keepers["job"].begin("schedule")
-    execution.ask(Cut.SHUTDOWN)
+    execution = world.supervisor._controllers["job"].begin("schedule")
+    execution.ask(CutReason.SHUTDOWN)
     await world.rest()
     assert [(row.result, row.pid) for row in await world.runs()] == [("interrupted", None)]
     assert (world.started(), world.state("job")) == ([], "stopped")
@@ -311,7 +311,7 @@ async def test_run_called_off_before_its_process_is_made() -> None:
 
 async def test_only_the_newest_outcomes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """What became of runs is remembered of so many, and no more: a daemon lives long."""
-    monkeypatch.setattr(ledger, "_OUTCOMES_KEPT", 3)
+    monkeypatch.setattr(run_registry, "_OUTCOMES_KEPT", 3)
     world = world_of(lasts={"job": 0})
     await world.start(oneshot("job"), boot=set())
     for _ in range(5):
@@ -335,9 +335,9 @@ async def test_what_a_job_leaves_in_its_group_goes_with_it() -> None:
 
 
 async def test_what_a_job_leaves_outside_its_group_outlives_it() -> None:
-    """A run's end waits for no stray; a stop by hand ends it, though the service is idle."""
+    """A run's end waits for no orphan; a stop by hand ends it, though the service is idle."""
     world = world_of(kill_grace_sec=2)
-    world.processes.script("job", lasts=SECOND, leaves_stray=True)
+    world.processes.script("job", lasts=SECOND, leaves_orphan=True)
     await world.start(oneshot("job"))
     await world.after(2)
     assert world.supervisor.target_state("job") == "idle"
@@ -348,11 +348,11 @@ async def test_what_a_job_leaves_outside_its_group_outlives_it() -> None:
 
 
 @pytest.mark.parametrize("is_hurried", [False, True])
-async def test_strays_end_with_the_supervisor(is_hurried: bool) -> None:
+async def test_orphans_end_with_the_supervisor(is_hurried: bool) -> None:
     """Whatever any run left outside its group is ended by the shutdown, also if that is hurried."""
     world = world_of(kill_grace_sec=2)
-    world.processes.script("job", lasts=SECOND, leaves_stray=True)
-    world.processes.script("web", leaves_stray=True)
+    world.processes.script("job", lasts=SECOND, leaves_orphan=True)
+    world.processes.script("web", leaves_orphan=True)
     await world.start(oneshot("job"), simple("web"))
     await world.after(2)
     if is_hurried:
@@ -364,11 +364,11 @@ async def test_strays_end_with_the_supervisor(is_hurried: bool) -> None:
 async def test_hooks_hear_of_runs_and_cannot_harm_them(capsys: pytest.CaptureFixture[str]) -> None:
     """Hooks get the row at start and at end, when the service is idle again; one that raises is told."""
     world = world_of(lasts={"job": 1})
-    heard: list[tuple[str, int, str | None, str]] = []
+    received: list[tuple[str, int, str | None, str]] = []
 
     def note(what: str) -> Any:
         def hook(row: RunRow) -> None:
-            heard.append((what, row.id, row.result, world.supervisor.target_state("job")))
+            received.append((what, row.id, row.result, world.supervisor.target_state("job")))
             raise ValueError("careless")
 
         return hook
@@ -377,7 +377,7 @@ async def test_hooks_hear_of_runs_and_cannot_harm_them(capsys: pytest.CaptureFix
     world.supervisor.on_run_ended.append(note("end"))
     await world.start(oneshot("job"))
     await world.after(1)
-    assert heard == [("start", 1, None, "active"), ("end", 1, "success", "idle")]
+    assert received == [("start", 1, None, "active"), ("end", 1, "success", "idle")]
     assert capsys.readouterr().err.count("careless") == 2
     await world.stop()
 
@@ -504,18 +504,18 @@ async def test_refusals() -> None:
     await world.start(simple("web"), oneshot("job"), simple("off", enabled=False), boot={"web", "job"})
     supervisor = world.supervisor
     for call, kind in [
-        (supervisor.start_service("ghost"), Refused.UNKNOWN),
-        (supervisor.stop_service("ghost"), Refused.UNKNOWN),
+        (supervisor.start_service("absent"), Refused.UNKNOWN),
+        (supervisor.stop_service("absent"), Refused.UNKNOWN),
         (supervisor.start_service("off"), Refused.DISABLED),
         (supervisor.start_service("web"), Refused.ACTIVE),
         (supervisor.run("job", reason="trigger"), Refused.ACTIVE),
         (supervisor.run("off", reason="trigger"), Refused.DISABLED),
-        (supervisor.run("ghost", reason="trigger"), Refused.UNKNOWN),
+        (supervisor.run("absent", reason="trigger"), Refused.UNKNOWN),
     ]:
         with pytest.raises(ServiceError) as refusal:
             await call
         assert refusal.value.kind is kind
-    assert [supervisor.target_state(name) for name in ("ghost", "off", "job")] == [
+    assert [supervisor.target_state(name) for name in ("absent", "off", "job")] == [
         "missing",
         "disabled",
         "active",

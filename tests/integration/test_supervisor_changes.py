@@ -6,12 +6,12 @@ import signal
 import pytest
 
 from duly import Event
-from duly.store.history import MemoryRows, RunRow
+from duly.processes.leftovers import Leftover
+from duly.store.history import HistoryReader, Result, RunRow
 from duly.supervisor import adoption
-from duly.supervisor.ended import Result
-from duly.supervisor.errors import Refused, ServiceError, SupervisorStoppingError
-from duly.supervisor.leftovers import Leftover
-from tests.supervision import NOON, SECOND, World, at, oneshot, simple, world_of
+from duly.supervisor.results import Refused, ServiceError, SupervisorStoppingError
+from tests.worlds.histories import LooseHistory
+from tests.worlds.supervisor import NOON, SECOND, World, at, oneshot, simple, world_of
 
 # --- shutdown ---
 
@@ -94,14 +94,14 @@ async def test_stop_interrupts_adoption(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(adoption, "leftovers", lambda *_, **__: [Leftover(4, 77, 1, 77)])
     monkeypatch.setattr(adoption, "end_leftovers", for_ever)
-    rows = MemoryRows()
+    rows = LooseHistory()
     await rows.put([RunRow(id=4, service="web", reason="boot", started_us=at(-70), pid=77)], [])
-    world = World(rows=rows)
+    world = World(database=rows.database)
     adopting = await world.do(world.supervisor.adopt())
     assert not adopting.done()
     await world.stop()
     assert adopting.exception() is None
-    assert [row.id for row in await rows.open_runs()] == [4]
+    assert [row.id for row in await rows.ask(HistoryReader.open_runs)] == [4]
 
 
 async def test_shutdown_returns_even_if_a_spawn_hangs() -> None:
@@ -127,7 +127,7 @@ async def test_timeout_stays_a_timeout_when_a_shutdown_comes() -> None:
 
 
 async def test_stop_outlasts_its_caller() -> None:
-    """Whoever asked for a stop may go away; the next who asks waits for the same stop."""
+    """Anyone who asked for a stop may go away; the next who asks waits for the same stop."""
     world = world_of(kill_grace_sec=5)
     world.processes.script("web", ignores_term=True)
     await world.start(simple("web"))
@@ -342,7 +342,7 @@ async def test_stop_interrupts_reload() -> None:
 
 
 async def test_cancelled_reload_is_carried_out() -> None:
-    """Whoever asked for a reload may go away; the reload is done all the same, and whole."""
+    """Anyone who asked for a reload may go away; the reload is done all the same, and whole."""
     world = world_of(stays=("a", "b"), lasts={"slow": 5})
     await world.start(simple("a"))
     reload = await world.reload(oneshot("slow", stage=1), simple("b"))
@@ -367,7 +367,7 @@ async def test_reload_turns_services_off_and_on() -> None:
 
 async def test_last_ends_and_open_runs_are_taken_over() -> None:
     """A new supervisor knows when services last ended; runs without an end are interrupted, and told."""
-    rows = MemoryRows()
+    rows = LooseHistory()
     done = RunRow(
         id=3, service="job", reason="schedule", started_us=at(-90), ended_us=at(-80), result="success"
     )
@@ -376,7 +376,7 @@ async def test_last_ends_and_open_runs_are_taken_over() -> None:
     )
     later = RunRow(id=5, service="web", reason="boot", started_us=at(-60), ended_us=at(-50), result="exit")
     await rows.put([done, left, later], [])
-    world = World(rows=rows)
+    world = World(database=rows.database)
     await world.history.open()
     await world.supervisor.adopt()
     await world.rest()
@@ -386,7 +386,7 @@ async def test_last_ends_and_open_runs_are_taken_over() -> None:
     row = await world.history.run(4)
     assert row is not None
     assert (row.result, row.ended_us) == ("interrupted", at(0))
-    assert await rows.open_runs() == []
+    assert await rows.ask(HistoryReader.open_runs) == []
     assert world.told("LeftoverFound") == [
         ("LeftoverFound", {"service": "web", "runId": 4, "isAlive": False, "pids": []})
     ]
@@ -398,17 +398,17 @@ async def test_last_ends_and_open_runs_are_taken_over() -> None:
 
 async def test_leftover_that_cannot_be_killed_keeps_its_service_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of an earlier daemon that does not die keeps its service down until it does, and no other."""
-    ghost, living = Leftover(4, 77, 1, 77), {77}
+    leftover, living = Leftover(4, 77, 1, 77), {77}
     monkeypatch.setattr(adoption, "is_alive", lambda identity: identity.pid in living)
 
     async def in_vain(*_: object, **__: object) -> list[Leftover]:
-        return [ghost]
+        return [leftover]
 
-    monkeypatch.setattr(adoption, "leftovers", lambda *_, **__: [ghost])
+    monkeypatch.setattr(adoption, "leftovers", lambda *_, **__: [leftover])
     monkeypatch.setattr(adoption, "end_leftovers", in_vain)
-    rows = MemoryRows()
+    rows = LooseHistory()
     await rows.put([RunRow(id=4, service="web", reason="boot", started_us=at(-70), pid=77)], [])
-    world = World(rows=rows)
+    world = World(database=rows.database)
     world.processes.script("other")
     await world.history.open()
     await world.supervisor.adopt()
@@ -420,11 +420,11 @@ async def test_leftover_that_cannot_be_killed_keeps_its_service_down(monkeypatch
         await world.supervisor.start_service("web")
     assert refusal.value.kind is Refused.UNKILLABLE
     await world.history.settled()
-    assert 4 in [row.id for row in await rows.open_runs()]
+    assert 4 in [row.id for row in await rows.ask(HistoryReader.open_runs)]
     living.clear()
     assert world.supervisor.target_state("web") == "idle"
     world.processes.script("web")
     await world.do(world.supervisor.start_service("web"))
     assert (world.state("web"), world.supervisor.outcome(4)) == ("running", Result.INTERRUPTED)
     await world.stop()
-    assert await rows.open_runs() == []
+    assert await rows.ask(HistoryReader.open_runs) == []

@@ -10,10 +10,10 @@ from pathlib import Path
 from duly.clock import HostClock
 from duly.config import Service, Settings
 from duly.events import Announcer
+from duly.processes.process import HostProcesses
 from duly.store import SQLiteStore
-from duly.store.history import History, MemoryRows
-from duly.supervisor.ended import Result
-from duly.supervisor.process import HostProcesses
+from duly.store.history import History, Result
+from duly.store.memory import MemoryDatabase
 from duly.supervisor.supervisor import Supervisor
 from tests.integration.supervised_program import STUBBORN, supervised
 
@@ -24,7 +24,7 @@ QUICK = Settings(kill_grace_sec=0.3, shutdown_timeout_sec=10)
 def new_supervisor(settings: Settings = QUICK) -> tuple[Supervisor, History]:
     clock = HostClock()
     announcer = Announcer([], clock.now)
-    history = History(MemoryRows(), clock, announcer)
+    history = History(MemoryDatabase(), clock, announcer)
     return (
         Supervisor(HostProcesses(), history, clock, announcer, scheduler_id="test", settings=settings),
         history,

@@ -16,12 +16,12 @@ import pytest
 
 from duly import Event
 from duly.config import Service, Settings
-from duly.supervisor.errors import ServiceError, SupervisorStoppingError
-from duly.supervisor.execution import Cut
-from duly.supervisor.output import Tail
-from duly.supervisor.process import Command
-from duly.testing.processes import FakeProcess
-from tests.supervision import World
+from duly.processes.output import Tail
+from duly.processes.spawn import ProcessCommand
+from duly.supervisor.execution import CutReason
+from duly.supervisor.results import ServiceError, SupervisorStoppingError
+from tests.worlds.fake_processes import FakeProcess
+from tests.worlds.supervisor import World
 
 IDS = [f"s{number}" for number in range(8)]
 RESERVE_S = 1.0
@@ -170,7 +170,7 @@ class Life:
         if event.name == "SupervisorStopping":
             timeout_s = self.world.supervisor.settings.shutdown_timeout_sec
             self.kill_at = event.time + timedelta(seconds=timeout_s - min(timeout_s / 10, RESERVE_S))
-            self.begun = set(self.world.supervisor._ledger._live)
+            self.begun = set(self.world.supervisor._registry._live)
         elif event.name == "SupervisorStarted":
             self.is_starting_up = False
         elif event.name == "ServiceStartSkipped":
@@ -185,21 +185,21 @@ class Life:
             self.results[name] = event.fields["result"]
             self.ended_at[name] = event.time
 
-    async def _start_one(self, command: Command, *, marker: str, output: Tail) -> FakeProcess:
+    async def _start_one(self, command: ProcessCommand, *, token: str, output: Tail) -> FakeProcess:
         name, world = command.argv[0], self.world
-        run_id = int(marker.split(":")[1])
+        run_id = int(token.split(":")[1])
         self.note(self.kill_at is None or run_id in self.begun, f"{name} started while stopping")
         self.look_at_order(name, run_id)
         if self.rng.random() < 0.3:
             await world.supervisor._pauses.wait(0.5)
-        process = await self._start(command, marker=marker, output=output)
+        process = await self._start(command, token=token, output=output)
         self.note(world.living().count(name) == 1, f"two of {name} at once")
         process.signal = self._watched_signal(name, process)  # type: ignore[method-assign, assignment]
         return process
 
     def look_at_order(self, name: str, run_id: int) -> None:
         """A service that start-up starts comes after those it waits for, and with what it requires."""
-        row = self.world.supervisor._ledger.row_of(run_id)
+        row = self.world.supervisor._registry.row_of(run_id)
         if not self.is_starting_up or row is None or row.reason != "boot":
             return
         me = self.first[name]
@@ -225,11 +225,15 @@ class Life:
 
     def look_at_stop(self, name: str) -> None:
         """In a shutdown a service is asked to end after those that wait for it, until the deadline comes."""
-        keepers = self.world.supervisor._keepers
-        me, execution = keepers[name].service, keepers[name].execution
-        if execution is None or execution.cut is not Cut.SHUTDOWN or self.world.clock.now() >= self.kill_at:
+        controllers = self.world.supervisor._controllers
+        me, execution = controllers[name].service, controllers[name].execution
+        if (
+            execution is None
+            or execution.cut is not CutReason.SHUTDOWN
+            or self.world.clock.now() >= self.kill_at
+        ):
             return
-        for other in [keepers[program].service for program in self.world.living()]:
+        for other in [controllers[program].service for program in self.world.living()]:
             is_related = other.stage == me.stage and name in (*other.after, *other.requires)
             self.note(other.stage <= me.stage and not is_related, f"{name} stopped before {other.id}")
 

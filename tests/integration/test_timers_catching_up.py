@@ -1,17 +1,17 @@
-"""Catch-up: what was missed while the supervisor was down, asleep or cut off (TIMERS.md 5)."""
+"""Catch-up: what was missed while the supervisor was down, asleep or cut off (spec/timers.md 5.3)."""
 
 import asyncio
 from datetime import timedelta
 
 from duly.errors import StoreError
-from tests.timer_world import (
+from tests.worlds.timers import (
     DAY,
     HOUR,
     HOURLY,
     MINUTE,
     MINUTELY,
     SECOND,
-    FailingShelf,
+    FailingRepository,
     TimerWorld,
     daily,
     timer,
@@ -200,10 +200,10 @@ async def test_the_process_may_die_between_the_end_and_its_record() -> None:
     world.targets.lasts["job"] = HOUR
     await world.begin(DAILY)
     await world.until("03:10:00")
-    records = dict(world.shelf.records)
+    records = dict(world.repository.records)
     await world.until("04:10:00")
     await world.crash()
-    world.shelf.records = records
+    world.repository.records = records
     await world.begin(DAILY)
     assert world.runs() == [("01 03:00:00", "schedule")]
     assert world.state().running_run is None
@@ -270,13 +270,13 @@ async def test_nothing_starts_while_stopping() -> None:
 
 async def test_a_store_that_could_not_write_for_hours() -> None:
     """A slot that comes while the store cannot write is caught up with when it can, once."""
-    shelf = FailingShelf()
-    world = TimerWorld("12:30:00", shelf=shelf)
+    repository = FailingRepository()
+    world = TimerWorld("12:30:00", repository=repository)
     await world.begin(timer(on_calendar=HOURLY))
-    shelf.is_broken = True
+    repository.is_broken = True
     await world.until("15:30:00")
     assert world.runs() == []
-    shelf.is_broken = False
+    repository.is_broken = False
     await world.until("16:30:00")
     assert [why for _, why in world.runs()] == ["catch-up", "schedule"]
     assert len(world.told("StoreFault")) == 1
@@ -284,17 +284,17 @@ async def test_a_store_that_could_not_write_for_hours() -> None:
 
 async def test_switching_is_undone_when_it_cannot_be_written() -> None:
     """A switch that the store cannot keep raises, and the timer is as it was."""
-    shelf = FailingShelf()
-    world = TimerWorld("12:30:00", shelf=shelf)
+    repository = FailingRepository()
+    world = TimerWorld("12:30:00", repository=repository)
     timers = await world.begin(timer(on_calendar=HOURLY))
-    shelf.is_broken = True
+    repository.is_broken = True
     for act in (timers.disable, timers.trigger):
         try:
             await act("t")
         except StoreError:
             continue
         raise AssertionError("nothing can be written")
-    shelf.is_broken = False
+    repository.is_broken = False
     await world.until("13:00:00")
     assert world.runs() == [("01 13:00:00", "schedule")]
 
@@ -313,17 +313,17 @@ async def test_a_minutely_timer_after_a_long_outage() -> None:
 
 async def test_what_is_owed_and_cannot_be_written_is_next() -> None:
     """While the store fails, a run that is owed from before is shown as coming now, not as long ago."""
-    shelf = FailingShelf()
-    world = TimerWorld("12:59:30", shelf=shelf)
+    repository = FailingRepository()
+    world = TimerWorld("12:59:30", repository=repository)
     world.targets.lasts["job"] = HOUR
     await world.begin(timer(on_calendar=HOURLY))
     await world.until("13:00:10")
     await world.crash()
     opening = asyncio.ensure_future(world.open(timer(on_calendar=HOURLY)))
     world.events.clear()
-    while not shelf.is_broken:
+    while not repository.is_broken:
         await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
-        shelf.is_broken = world.told("PollingStarted") != []
+        repository.is_broken = world.told("PollingStarted") != []
     await opening
     assert world.state().interrupted
     assert world.next_run() == "01 13:00:10"

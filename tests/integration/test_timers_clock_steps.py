@@ -1,4 +1,4 @@
-"""Clock steps and suspend: slots are civil time, the other triggers are lengths of time (SCHEDULER.md 3)."""
+"""Clock steps and suspend: slots are civil time, other triggers are lengths of time (spec/timers.md 3.5)."""
 
 import asyncio
 from datetime import timedelta
@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from duly.instant import SECOND_US, Instant, datetime_at, instant_of
-from tests.timer_world import (
+from tests.worlds.timers import (
     DAY,
     EXIT,
     HOUR,
@@ -15,7 +15,7 @@ from tests.timer_world import (
     MINUTELY,
     SECOND,
     SUCCESS,
-    HeldShelf,
+    HeldRepository,
     TimerWorld,
     daily,
     timer,
@@ -137,7 +137,7 @@ async def test_an_old_anchor_ahead_of_a_clock_set_back() -> None:
     assert world.runs() == [("01 02:10:00", "interval")]
 
 
-async def test_a_step_while_the_gate_is_open_counts_for_later_declarations() -> None:
+async def test_a_step_while_the_switch_is_open_counts_for_later_declarations() -> None:
     """A start-up trigger added by a reload counts real time from start-up, whatever the clock did since."""
     world = TimerWorld("12:00:00")
     timers = await world.begin(timer("x", "other", on_calendar=daily(3)))
@@ -173,8 +173,8 @@ async def test_a_run_by_hand_after_a_step_back_brings_no_slot_again() -> None:
 @pytest.mark.parametrize("by", [3 * HOUR, -3 * HOUR])
 async def test_a_run_that_ends_in_the_moment_of_a_step(by: timedelta) -> None:
     """What counts from an end that the new clock has seen is not moved a second time by that step."""
-    shelf = HeldShelf()
-    world = TimerWorld("12:59:30", shelf=shelf)
+    repository = HeldRepository()
+    world = TimerWorld("12:59:30", repository=repository)
     world.targets.lasts["job"] = world.targets.lasts["other"] = DAY
     await world.begin(
         timer("own", on_calendar=daily(13), retry_intervals_sec=(600,)),
@@ -182,18 +182,18 @@ async def test_a_run_that_ends_in_the_moment_of_a_step(by: timedelta) -> None:
     )
     await world.targets.by_hand("other")
     await world.until("13:00:10")
-    shelf.is_free.clear()
+    repository.is_free.clear()
     disabling = asyncio.ensure_future(world.timers.disable("foreign"))  # a write that takes its time
     await world.rest()
     world.clock.step(by)
     world.targets.end("job", EXIT)
     world.targets.end("other", SUCCESS)
     await world.rest()
-    shelf.is_free.set()
+    repository.is_free.set()
     await disabling
     await world.timers.enable("foreign")
     now_us = instant_of(world.clock.now())
-    deadlines = world.state("own").retry_at_us, world.timers.next_run_us("foreign")
+    deadlines = world.state("own").retry_at_us, world.next_run_us("foreign")
     assert deadlines == (now_us + 600 * SECOND_US,) * 2
     assert world.told("TimerRetryScheduled")[0]["retryAt"] == at_of(world, now_us + 600 * SECOND_US)
 

@@ -1,9 +1,9 @@
-"""Results, retries, and what is remembered of a run (TIMERS.md 5 and 6)."""
+"""Results, retries, and what is remembered of a run (spec/timers.md 5 and 6)."""
 
 import pytest
 
-from duly.supervisor.ended import Ended
-from tests.timer_world import (
+from duly.supervisor.results import RunResult
+from tests.worlds.timers import (
     EXIT,
     HOUR,
     HOURLY,
@@ -81,7 +81,7 @@ async def test_a_slot_and_a_retry_at_one_instant_are_one_run() -> None:
 
 
 @pytest.mark.parametrize("end", [KILLED, OVERDUE, NO_PROGRAM, INTERRUPTED], ids=lambda end: end.result)
-async def test_only_an_exit_is_retried(end: Ended) -> None:
+async def test_only_an_exit_is_retried(end: RunResult) -> None:
     """A job that was killed, timed out, could not be made or was stopped is not retried."""
     world = TimerWorld("12:59:30")
     world.targets.always["job"] = end
@@ -175,8 +175,8 @@ async def test_the_start_is_written_before_the_target_is_started() -> None:
     seen = []
     run = world.targets.run
 
-    async def looking(*args: object, **options: object) -> Ended:
-        (record,) = world.shelf.records.values()
+    async def looking(*args: object, **options: object) -> RunResult:
+        (record,) = world.repository.records.values()
         seen.append((record[14], options["run_id"]))
         return await run(*args, **options)  # type: ignore[arg-type]
 
@@ -184,5 +184,5 @@ async def test_the_start_is_written_before_the_target_is_started() -> None:
     await world.until("13:00:00")
     assert len(seen) == 1
     assert seen[0][0] == seen[0][1] is not None
-    (record,) = world.shelf.records.values()
+    (record,) = world.repository.records.values()
     assert record[14] is None

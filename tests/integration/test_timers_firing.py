@@ -1,4 +1,4 @@
-"""When timers fire: calendars, start-up, intervals, together and apart (TIMERS.md 3)."""
+"""When timers fire: calendars, start-up, intervals, together and apart (spec/timers.md 3)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from duly.config.schema import Calendar
 from duly.engine.rules import Look
 from duly.instant import Instant
 from duly.timers.timer import TimerState
-from tests.timer_world import (
+from tests.worlds.timers import (
     DAY,
     EXIT,
     HOUR,

@@ -1,12 +1,12 @@
-"""When timers do not fire: each skip has a reason, is recorded and told once, not retried (TIMERS.md 4)."""
+"""When timers do not fire: each miss has a reason and is recorded once, not retried (spec/timers.md 4)."""
 
 import asyncio
 
 import pytest
 
-from duly.supervisor.errors import Refused, ServiceError
-from duly.timers.errors import TimerError, TimerRefusal
-from tests.timer_world import EXIT, HOUR, HOURLY, MINUTE, MINUTELY, SECOND, TimerWorld, timer
+from duly.supervisor.results import Refused, ServiceError
+from duly.timers.requests import TimerError, TimerRefusal
+from tests.worlds.timers import EXIT, HOUR, HOURLY, MINUTE, MINUTELY, SECOND, TimerWorld, timer
 
 
 async def test_a_slot_during_a_run_is_an_overlap() -> None:
@@ -206,7 +206,7 @@ async def test_two_triggers_at_once_are_one_run() -> None:
 
 
 async def test_a_trigger_that_is_given_up_does_not_fire_later() -> None:
-    """Whoever stops waiting for a trigger before it began has not asked for anything."""
+    """Anyone who stops waiting for a trigger before it began has not asked for anything."""
     world = TimerWorld("12:30:00")
     timers = await world.begin(timer(on_calendar=HOURLY))
     timers._poller.hold()

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from duly.errors import StoreError
-from duly.timers.errors import TimerError
-from tests.timer_world import (
+from duly.timers.requests import TimerError
+from tests.worlds.timers import (
     DAY,
     EXIT,
     HOUR,
@@ -15,8 +15,8 @@ from tests.timer_world import (
     MINUTELY,
     SECOND,
     SUCCESS,
-    FailingShelf,
-    HeldShelf,
+    FailingRepository,
+    HeldRepository,
     TimerWorld,
     daily,
     names,
@@ -36,11 +36,11 @@ async def test_a_reload_that_changes_nothing_changes_nothing() -> None:
     ]
     timers = await world.begin(*definitions)
     await world.until("12:01:00")
-    before, records = timers.all(), dict(world.shelf.records)
+    before, records = timers.all(), dict(world.repository.records)
     world.timer_events()
     outcome = await timers.reload(list(definitions))
     assert timers.all() == before
-    assert world.shelf.records == records
+    assert world.repository.records == records
     assert world.timer_events() == []
     assert (outcome.put, outcome.removed) == ([], [])
     await world.until("12:10:10")
@@ -121,9 +121,9 @@ async def test_a_removed_timer_is_gone_and_comes_back_new() -> None:
     await world.until("13:30:00")
     await timers.disable("t")
     await timers.reload([timer("k", "other", on_calendar=HOURLY)])
-    assert [record[1] for record in world.shelf.records.values()] == ["k"]
+    assert [record[1] for record in world.repository.records.values()] == ["k"]
     with pytest.raises(TimerError):
-        timers.state("t")
+        await timers.trigger("t")
     await world.until("15:30:00")
     assert len(world.runs()) == 1
     await timers.reload([timer("k", "other", on_calendar=HOURLY), definition])
@@ -142,7 +142,7 @@ async def test_a_run_of_a_removed_timer_ends_as_a_service_run() -> None:
     await timers.reload([])
     world.timer_events()
     await world.until("13:30:00")
-    assert world.shelf.records == {}
+    assert world.repository.records == {}
     assert world.timer_events() == []
     assert len(world.runs()) == 1
 
@@ -166,13 +166,13 @@ async def test_a_timer_that_comes_back_during_its_run() -> None:
 
 async def test_a_reload_that_cannot_be_written_changes_nothing() -> None:
     """A reload that the store refuses raises, and the timers go on as they were."""
-    shelf = FailingShelf()
-    world = TimerWorld("12:10:00", shelf=shelf)
+    repository = FailingRepository()
+    world = TimerWorld("12:10:00", repository=repository)
     timers = await world.begin(timer(on_calendar=HOURLY))
-    shelf.is_broken = True
+    repository.is_broken = True
     with pytest.raises(StoreError):
         await timers.reload([timer(on_calendar=MINUTELY)])
-    shelf.is_broken = False
+    repository.is_broken = False
     await world.until("13:00:30")
     assert world.runs() == [("01 13:00:00", "schedule")]
 
@@ -203,7 +203,7 @@ async def test_a_change_of_words_is_no_change() -> None:
 
 
 async def test_a_trigger_of_a_timer_that_is_removed() -> None:
-    """Whoever waits for a trigger of a timer that a reload removes is told so."""
+    """Anyone who waits for a trigger of a timer that a reload removes is told so."""
     world = TimerWorld("12:30:00")
     timers = await world.begin(timer(on_calendar=HOURLY))
     timers._poller.hold()
@@ -230,37 +230,37 @@ async def test_a_timer_that_comes_back_for_another_target() -> None:
 
 async def test_an_end_while_a_list_is_written_moves_the_interval() -> None:
     """A run by hand that ends during the writing of a reload is what intervals count from afterwards."""
-    shelf = HeldShelf()
-    world = TimerWorld("12:00:30", shelf=shelf)
+    repository = HeldRepository()
+    world = TimerWorld("12:00:30", repository=repository)
     kept = timer(on_unit_active_sec=600)
     await world.begin(kept)
     world.targets.lasts["job"] = DAY
     await world.targets.by_hand("job")
     await world.rest()
-    shelf.is_free.clear()
+    repository.is_free.clear()
     reloading = asyncio.ensure_future(world.timers.reload([kept, timer("new", on_unit_active_sec=900)]))
     await world.after(MINUTE)
     world.targets.end("job", SUCCESS)
     await world.rest()
-    shelf.is_free.set()
+    repository.is_free.set()
     await reloading
     assert (world.next_run(), world.next_run("new")) == ("01 12:11:30", "01 12:16:30")
 
 
 async def test_a_changed_timer_learns_of_an_end_while_the_change_is_written() -> None:
     """The result of a run that ends during the writing of a change is not lost."""
-    shelf = HeldShelf()
-    world = TimerWorld("12:59:30", shelf=shelf)
+    repository = HeldRepository()
+    world = TimerWorld("12:59:30", repository=repository)
     world.targets.lasts["job"] = DAY
     await world.begin(timer(on_calendar=HOURLY))
     await world.until("13:00:10")
-    shelf.is_free.clear()
+    repository.is_free.clear()
     changed = timer(on_calendar=daily(3))
     reloading = asyncio.ensure_future(world.timers.reload([changed]))
     await world.rest()
     world.targets.end("job", EXIT)
     await world.rest()
-    shelf.is_free.set()
+    repository.is_free.set()
     await reloading
     assert (world.state().last_result, world.state().last_exit) == ("exit", 3)
     await world.crash()
@@ -291,11 +291,11 @@ async def test_a_timer_that_is_invalid_for_a_while_keeps_its_state() -> None:
     world.targets.lasts["other"] = DAY
     await world.timers.disable("off")
     await world.until("13:00:10")
-    before = dict(world.shelf.records)
+    before = dict(world.repository.records)
     await world.crash()
     await world.begin(sound, invalid={"off", "cut"})
     assert names(world.timers.all()) == ["sound"]
-    assert world.shelf.records == before
+    assert world.repository.records == before
     await world.timers.reload([sound, off], invalid={"cut"})
     assert not world.state("off").is_enabled
     assert world.told("TimerRemoved") == []
@@ -303,7 +303,7 @@ async def test_a_timer_that_is_invalid_for_a_while_keeps_its_state() -> None:
     await world.timers.reload([sound, off, cut])
     await world.rest()
     assert world.runs("other") == [("01 13:00:10", "catch-up")]
-    assert sorted(world.shelf.records) == sorted(before)
+    assert sorted(world.repository.records) == sorted(before)
 
 
 @pytest.mark.parametrize(("after_sec", "comes"), [(10, []), (90, [("01 12:02:00", "startup")])])
@@ -330,6 +330,6 @@ async def test_an_invalid_timer_that_is_taken_out_is_forgotten() -> None:
     await world.crash()
     await world.begin(timer(), invalid={"lost"})
     await world.timers.reload([timer()])
-    assert [record[1] for record in world.shelf.records.values()] == ["t"]
+    assert [record[1] for record in world.repository.records.values()] == ["t"]
     await world.timers.reload([timer(), lost])
     assert world.state("lost").is_enabled

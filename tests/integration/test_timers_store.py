@@ -1,4 +1,4 @@
-"""Timers in a real store: kept over restarts, damaged rows left alone (TIMERS.md 6)."""
+"""Timers in a real store: kept over restarts, damaged rows left alone (spec/timers.md 6.2)."""
 
 from pathlib import Path
 from typing import Any
@@ -7,12 +7,11 @@ import apsw
 import pytest
 
 from duly.errors import StoreError
-from duly.store import SQLiteStore
-from duly.store.tables import TimerShelf
-from duly.timers.errors import TimerError, TimerRefusal
+from duly.store.sqlite import SQLiteStore, SQLiteTimerRepository
 from duly.timers.record import COLUMNS, record_of
+from duly.timers.requests import TimerError, TimerRefusal
 from duly.timers.timer import TimerState
-from tests.timer_world import EXIT, HOURLY, MINUTE, TimerWorld, timer
+from tests.worlds.timers import EXIT, HOURLY, MINUTE, TimerWorld, timer
 
 
 class Disk:
@@ -22,11 +21,11 @@ class Disk:
         self.path = path
         self.store = SQLiteStore(path)
 
-    async def open(self) -> "TimerShelf[TimerState]":
+    async def open(self) -> "SQLiteTimerRepository[TimerState]":
         """Open the store; its timers."""
         self.store = SQLiteStore(self.path)
         contents = await self.store.open("id")
-        return TimerShelf(self.store, contents.scheduler_id, record_of)
+        return SQLiteTimerRepository(self.store, contents.scheduler_id, record_of)
 
     async def close(self) -> None:
         """Close the store."""
@@ -52,7 +51,7 @@ async def test_the_columns_are_those_of_the_table(tmp_path: Path) -> None:
 async def test_state_is_kept_over_a_restart(tmp_path: Path) -> None:
     """Everything that is to be kept comes back from the file as it was."""
     disk = Disk(tmp_path / "s.db")
-    world = TimerWorld("12:59:00", shelf=await disk.open())
+    world = TimerWorld("12:59:00", repository=await disk.open())
     world.targets.ends["job"] = [EXIT]
     definition = timer(on_calendar=HOURLY)
     timers = await world.begin(definition, timer("off", on_startup_sec=9999))
@@ -61,7 +60,7 @@ async def test_state_is_kept_over_a_restart(tmp_path: Path) -> None:
     before = [record_of(item) for item in timers.all()]
     await world.stop()
     await disk.close()
-    world.shelf = await disk.open()
+    world.repository = await disk.open()
     timers = await world.begin(definition, timer("off", on_startup_sec=9999))
     assert [record_of(item) for item in timers.all()] == before
     await world.stop()
@@ -71,14 +70,14 @@ async def test_state_is_kept_over_a_restart(tmp_path: Path) -> None:
 async def test_a_crash_during_a_run_is_seen_in_the_file(tmp_path: Path) -> None:
     """A run that a kill -9 cut off is in the file, and is caught up with."""
     disk = Disk(tmp_path / "s.db")
-    world = TimerWorld("12:59:00", shelf=await disk.open())
+    world = TimerWorld("12:59:00", repository=await disk.open())
     world.targets.lasts["job"] = 10 * MINUTE
     definition = timer(on_calendar=HOURLY)
     await world.begin(definition)
     await world.until("13:05:00")
     await world.crash()
     await disk.store.drop()
-    world.shelf = await disk.open()
+    world.repository = await disk.open()
     await world.begin(definition)
     assert world.runs() == [("01 13:00:00", "schedule"), ("01 13:05:00", "catch-up")]
     await world.stop()
@@ -99,14 +98,14 @@ async def test_a_crash_during_a_run_is_seen_in_the_file(tmp_path: Path) -> None:
 async def test_a_damaged_row_is_left_alone(tmp_path: Path, column: str, value: object) -> None:
     """Fault: corrupt state overwritten. A timer whose row is damaged does not run, by name; others do."""
     disk = Disk(tmp_path / "s.db")
-    world = TimerWorld("12:59:00", shelf=await disk.open())
+    world = TimerWorld("12:59:00", repository=await disk.open())
     definitions = timer("bad", on_calendar=HOURLY), timer("good", "other", on_calendar=HOURLY)
     await world.begin(*definitions)
     await world.stop()
     await disk.close()
     disk.sql(f"UPDATE timer SET {column} = ? WHERE name = 'bad'", value)
     damaged = disk.sql("SELECT * FROM timer WHERE name = 'bad'")
-    world.shelf = await disk.open()
+    world.repository = await disk.open()
     timers = await world.begin(*definitions)
     error = timers.unreadable["bad"]
     assert '"bad"' in error.message
@@ -132,12 +131,12 @@ async def test_a_damaged_row_is_left_alone(tmp_path: Path, column: str, value: o
 async def test_a_damaged_row_of_nobody(tmp_path: Path) -> None:
     """A damaged row of a timer that is not declared is in nobody's way, and goes with the next reload."""
     disk = Disk(tmp_path / "s.db")
-    world = TimerWorld("12:59:00", shelf=await disk.open())
+    world = TimerWorld("12:59:00", repository=await disk.open())
     await world.begin(timer("bad", on_calendar=HOURLY))
     await world.stop()
     await disk.close()
     disk.sql("UPDATE timer SET enabled = 9")
-    world.shelf = await disk.open()
+    world.repository = await disk.open()
     timers = await world.begin(timer(on_calendar=HOURLY))
     assert timers.unreadable == {}
     await world.until("13:00:00")
@@ -151,7 +150,7 @@ async def test_a_damaged_row_of_nobody(tmp_path: Path) -> None:
 async def test_newer_state_is_not_overwritten(tmp_path: Path) -> None:
     """Fault: newer state overwritten. A file of a newer format is refused, and stays as it is."""
     disk = Disk(tmp_path / "s.db")
-    world = TimerWorld("12:59:00", shelf=await disk.open())
+    world = TimerWorld("12:59:00", repository=await disk.open())
     await world.begin(timer(on_calendar=HOURLY))
     await world.stop()
     await disk.close()

@@ -1,19 +1,19 @@
 """Who watches a daemon: all of it in virtual time, with metrics, pings and the monitor of its timers."""
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from duly import Event
-from duly.clock import Step
-from duly.cluster.clock import BoardClock
+from duly.clock import Step, steady_us
 from duly.config.loading import load
 from duly.daemon.daemon import Daemon
 from duly.daemon.operations import OPERATIONS, Nothing
@@ -21,13 +21,14 @@ from duly.daemon.sharing import Sharing
 from duly.daemon.watching import Watch
 from duly.events import Listener
 from duly.instant import instant_of
-from duly.supervisor.children import Brood
+from duly.processes.children import Children
 from duly.testing import VirtualClock
-from duly.testing.memory_board import MemoryBoard
-from duly.testing.memory_table import Table
-from duly.testing.processes import FakeProcesses
+from duly.verify.cluster import judged_timers
 from duly.verify.properties import Verdict
 from tests.unit.test_metrics import samples_in
+from tests.worlds.fake_processes import FakeProcesses
+from tests.worlds.model_table import ModelDatabase
+from tests.worlds.shared_timers import Cable
 
 TEXT = """
 [supervisor]
@@ -79,14 +80,19 @@ class WatchedDaemon:
 
     @asynccontextmanager
     async def life(
-        self, *, sharing: Sharing | None = None, listeners: Sequence[Listener] = ()
+        self,
+        *,
+        sharing: Sharing | None = None,
+        listeners: Sequence[Listener] = (),
+        trace: Path | None = None,
     ) -> AsyncIterator[Watch]:
         """From the start to the end of a daemon."""
         config = load(self.config)
-        watch = Watch(config, clock=self.clock, steady_us=self.steady_us, sharing=sharing)
-        watch.told.append(self.told.append)
-        heard = [*watch.listeners, *listeners]
-        daemon = Daemon(config, self.processes, clock=self.clock, listeners=heard, sharing=sharing)
+        path = None if trace is None else str(trace)
+        watch = Watch(config, clock=self.clock, steady_us=self.steady_us, sharing=sharing, trace=path)
+        watch.event_listeners.append(self.told.append)
+        all_listeners = [*watch.listeners, *listeners]
+        daemon = Daemon(config, self.processes, clock=self.clock, listeners=all_listeners, sharing=sharing)
         watch.attach(daemon)
         running = asyncio.create_task(daemon.run())
         await self.clock.advance(timedelta(0))
@@ -138,7 +144,7 @@ async def test_a_violation_is_no_good_health(tmp_path: Path) -> None:
         fields = {"timer": "t", "target": "job", "reason": "nonsense", "scheduledTime": None, "runId": 9}
         watch.monitor.listener(Event("TimerFired", 20, world.clock.now(), fields))
         status = await OPERATIONS["status"].function(watch._daemon, Nothing(), "test")
-        await watch._daemon.switch_gate(is_open=False)
+        await watch._daemon.set_timer_switch(is_open=False)
         without = await OPERATIONS["status"].function(watch._daemon, Nothing(), "test")
     [reason] = status.health.reasons
     assert reason.startswith("V2 is violated: every firing answers a slot")
@@ -161,7 +167,7 @@ async def test_nobody_looks_for_what_cannot_be(tmp_path: Path, gone: str, is_loo
         await world.clock.advance(timedelta(seconds=10))
         assert watch.is_looking is is_looking
         assert watch._daemon is not None
-        await watch._daemon.switch_gate(is_open=False)
+        await watch._daemon.set_timer_switch(is_open=False)
         assert not watch.is_looking
     assert not watch.is_looking
 
@@ -213,84 +219,68 @@ async def test_a_miss_that_was_told_before_a_restart(tmp_path: Path) -> None:
     assert world.violations() == []
 
 
+# --- traces ---
+
+
+async def test_a_trace_says_what_the_monitor_says(tmp_path: Path) -> None:
+    """The trace of a daemon, over two of its lives and a reload, holds in all that the monitor checks."""
+    world, trace = WatchedDaemon(tmp_path), tmp_path / "trace.jsonl"
+    async with world.life(trace=trace):
+        await world.clock.advance(timedelta(hours=3))
+    world.clock.step(timedelta(minutes=2))
+    async with world.life(trace=trace) as watch:
+        world.config.write_text(TEXT.replace("minute = 0", "minute = 30"))
+        assert watch._daemon is not None
+        reloading = asyncio.create_task(watch._daemon.reload(is_patient=True))
+        await world.clock.advance(timedelta(hours=2))
+        await reloading
+    with trace.open("rb") as lines:
+        outcome = judged_timers(lines)
+    assert outcome.overall is Verdict.HOLDS, outcome
+    assert outcome.starts == len([line for line in trace.read_text().splitlines() if '"TimerFired"' in line])
+    assert all(outcome.tallies[name].checked for name in ("V1", "V2", "V3", "V4"))
+
+
+def violated(header: dict[str, Any], *events: list[dict[str, Any]]) -> set[str]:
+    """What the judge of traces objects to."""
+    lines = [header, *sorted(chain(*events), key=lambda line: line["t"])]
+    return {one.property for one in judged_timers(json.dumps(line).encode() for line in lines).violations}
+
+
+async def test_a_trace_without_an_answer_is_objected_to(tmp_path: Path) -> None:
+    """A trace in which a slot is neither fired for nor missed violates V1."""
+    world, trace = WatchedDaemon(tmp_path), tmp_path / "trace.jsonl"
+    async with world.life(trace=trace):
+        await world.clock.advance(timedelta(hours=2))
+    header, *told = [json.loads(line) for line in trace.read_text().splitlines()]
+    minutes = range(round(told[0]["t"]), round(told[-1]["t"]), 60_000)
+    ticks = [{"ev": "Tick", "t": t, "proc": told[0]["proc"]} for t in minutes]  # the host's time is not ours
+    assert violated(header, told, ticks) == set()
+    fired = {"reason": "schedule", "runId": 1}
+    kept = [line for line in told if not fired.items() & line.get("fields", {}).items()]
+    assert violated(header, kept, ticks) == {"V1"}
+
+
 # --- where machines share timers ---
-
-SHARED = """
-[supervisor]
-timers = true
-timezone = "UTC"
-
-[[service]]
-id = "job"
-type = "oneshot"
-command = ["job"]
-
-[[timer]]
-id = "t"
-target = "job"
-on_startup_sec = 0.01
-on_unit_active_sec = 0.01
-"""
-
-
-class SharedTimersSeen:
-    """A daemon whose board is in memory, in the time of the host, an age away from the daemon's own clock."""
-
-    def __init__(self, path: Path) -> None:
-        self.world = WatchedDaemon(path, SHARED)
-        self.world.processes.script("job", lasts=timedelta(0))
-        self.table = Table()
-        clock = BoardClock()
-        board = partial(MemoryBoard, clock.now_us, table=self.table)
-        self.sharing = Sharing(board, brood=Brood(), clock=clock, name="a")
-        self._ended = 0
-        self._is_enough = asyncio.Event()
-
-    def listener(self, event: Event) -> None:
-        """Count the runs."""
-        self._ended += event.name == "TimerRunEnded"
-        if self._ended >= 3:
-            self._is_enough.set()
-
-    async def until_run(self) -> None:
-        """Wait until its timer has run some times."""
-        async with asyncio.timeout(30):
-            await self._is_enough.wait()
 
 
 async def test_shared_timers_are_watched(tmp_path: Path) -> None:
-    """A daemon judges the shared timers that it holds, by the board's time, and says what it does not see."""
-    seen = SharedTimersSeen(tmp_path)
-    async with seen.world.life(sharing=seen.sharing, listeners=[seen.listener]) as watch:
-        await seen.until_run()
-        verdicts = {one.property: one for one in watch.verification() or ()}
-        assert watch.is_looking
+    """A daemon that shares its timers objects to what its machine must not do, and says what it misses."""
+    world = WatchedDaemon(tmp_path)
+    cable = Cable(ModelDatabase(), lambda: instant_of(world.clock.now()), steady_us)
+    sharing = Sharing(lambda _waits: cable, children=Children(), name="a")
+    async with world.life(sharing=sharing) as watch:
+        assert not watch.is_looking
+        assert "only what this machine does" in watch.unwatched
+        assert [one.property for one in watch.monitor.findings()] == ["V2", "V3", "V4", "V5"]
         assert watch._daemon is not None
-        await watch._daemon.switch_gate(is_open=False)
-        assert (watch.is_looking, watch.verification()) == (False, None)
-    assert {name: one.verdict for name, one in verdicts.items()} == {
-        "V1": "unknown",
-        "V2": "holds",
-        "V3": "unknown",
-        "V4": "holds",
-        "V5": "unknown",
-    }
-    assert verdicts["V4"].words == "no two runs of one target overlap on this machine"
-    assert "those that it holds" in watch.unwatched
-    assert seen.world.violations() == []
-
-
-async def test_a_violation_of_shared_timers(tmp_path: Path) -> None:
-    """What the monitor of shared timers objects to is told, and is a reason of bad health."""
-    seen = SharedTimersSeen(tmp_path)
-    async with seen.world.life(sharing=seen.sharing, listeners=[seen.listener]) as watch:
-        await seen.until_run()
-        assert watch._daemon is not None
-        fields = {"timer": "t", "target": "job", "reason": "nonsense", "scheduledTime": None, "runId": 999}
-        watch._heed_timers(Event("TimerFired", 20, seen.world.clock.now(), fields))
-        status = await OPERATIONS["status"].function(watch._daemon, Nothing(), "test")
-    assert [one["property"] for one in seen.world.violations()] == ["V2"]
-    assert any(reason.startswith("V2 is violated: every firing here") for reason in status.health.reasons)
+        while not watch._daemon.daemon_status().is_timer_switch_on:
+            await world.clock.advance(timedelta(0))
+        assert world.violations() == []
+        for run in (1, 2):
+            fields = {"service": "job", "runId": run, "reason": "trigger", "timer": "t", "pid": run}
+            watch.monitor.listener(Event("ServiceRunStarted", 0, world.clock.now(), fields))
+    assert [one["property"] for one in world.violations()] == ["V4"]
 
 
 async def test_one_machine_has_nothing_unwatched(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from duly.events import Event
 from duly.store.history import RunRow
 from duly.web import security
 from duly.web.live import Live
-from duly.web.settings import Limits
-from tests.daemons import CONFIG, us
-from tests.web_serving import (
+from duly.web.settings import WebLimits
+from tests.worlds.daemons import CONFIG, us
+from tests.worlds.web_serving import (
     BACKUP,
     GUARDED,
     JSON,
@@ -105,7 +105,7 @@ def test_failure_inside(caplog: pytest.LogCaptureFixture) -> None:
     def fails() -> None:
         raise RuntimeError(secret)
 
-    site.backend.standing = fails  # type: ignore[assignment, method-assign]
+    site.backend.daemon_status = fails  # type: ignore[assignment, method-assign]
     with serving(site=site) as served, caplog.at_level(logging.ERROR, "duly.web"):
         reply = served.ask("GET", "/api/v1/status")
     assert (reply.status, reply.code) == (500, "failed")
@@ -232,7 +232,7 @@ def test_closing_cuts_off_what_does_not_end(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_slow_clients_are_let_go() -> None:
-    """Whoever sends a head or a body drop by drop is cut off, and others are served meanwhile."""
+    """Anyone who sends a head or a body drop by drop is cut off, and others are served meanwhile."""
     with serving(settings(limits=QUICK)) as served:
         assert served.raw(b"GET / HTTP/1.1\r\nHost: x\r\n") == b""
         assert served.raw(b"") == b""
@@ -275,7 +275,7 @@ def test_drops_do_not_prolong_the_patience() -> None:
 
 def test_too_many_connections() -> None:
     """Beyond the limit connections are closed at once, and those that are answered go on."""
-    with serving(settings(limits=Limits(connections=5))) as served:
+    with serving(settings(limits=WebLimits(connections=5))) as served:
         held = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(5)]
         for each in held:
             each.sendall(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -295,8 +295,8 @@ def test_too_many_connections() -> None:
     ],
 )
 def test_the_quiet_shut_nobody_out(said: bytes) -> None:
-    """Whoever holds all connections and says nothing, or not all of it, makes room for somebody who asks."""
-    with serving(settings(operator_token=OPERATOR, limits=Limits(connections=5))) as served:
+    """A client that holds all connections and says nothing, or not all, makes room for one that asks."""
+    with serving(settings(operator_token=OPERATOR, limits=WebLimits(connections=5))) as served:
         held = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(5)]
         for each in held:
             each.sendall(said)
@@ -326,7 +326,7 @@ def test_secrets_stay_inside(caplog: pytest.LogCaptureFixture) -> None:
     secret = "s3cr3t-of-the-environment"
     services = (*CONFIG.services, Service("vault", ("true",), type="oneshot", env={"PASSWORD": secret}))
     site = FakeSite(replace(CONFIG, services=services))
-    digest = views._digest("PASSWORD", secret)
+    digest = views.definition(services[-1])["env"]["PASSWORD"]
     told = b""
     with caplog.at_level(logging.DEBUG), serving(GUARDED, site) as served:
         paths = [
@@ -350,7 +350,7 @@ def test_secrets_stay_inside(caplog: pytest.LogCaptureFixture) -> None:
         assert hidden not in log
 
 
-def test_events_tell_what_is_listed_and_no_more() -> None:
+async def test_events_tell_what_is_listed_and_no_more() -> None:
     """Of an event its known fields are told, in one line, cut off; no output, no environment, no message."""
     live = Live("boot")
     fields = {
@@ -362,13 +362,15 @@ def test_events_tell_what_is_listed_and_no_more() -> None:
     }
     live.listener(Event("ServiceRunEnded", logging.INFO, datetime(2026, 1, 1, tzinfo=UTC), fields))
     live.listener(Event("PollStarted", logging.DEBUG, datetime(2026, 1, 1, tzinfo=UTC), fields))
-    _, told = live.since("boot-0")
-    assert told is not None
-    (only,) = told
-    assert b"secret" not in only.body
-    assert b"\n" not in only.body
-    assert json.loads(only.body)["runId"] == 7
-    assert len(only.body) < 400
+    stream = live.stream("boot-0")
+    assert b"event: hello" in await anext(stream)
+    event_id, data = (await anext(stream)).removesuffix(b"\n\n").split(b"\n")
+    await stream.aclose()
+    body = data.removeprefix(b"data: ")
+    assert event_id == b"id: boot-1"
+    assert b"secret" not in body
+    assert json.loads(body)["runId"] == 7
+    assert len(body) < 400
 
 
 def test_output_is_not_in_lists() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from duly.processes.output import Tail
 from duly.store.history import RunRow
-from duly.supervisor.output import Tail
 from duly.web.live import Live, TooManyError
-from duly.web.settings import Limits
-from tests.daemons import us
-from tests.web_serving import QUICK, FakeSite, Served, serving, settings
+from duly.web.settings import WebLimits
+from tests.worlds.daemons import us
+from tests.worlds.web_serving import QUICK, FakeSite, Served, serving, settings
 
 GET = "GET {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n"
 
@@ -151,7 +151,7 @@ async def test_nobody_waits_for_calm_at_the_end() -> None:
     ],
 )
 def test_catching_up(last_id: str, word: bytes, runs: list[int]) -> None:
-    """Whoever comes back hears what happened meanwhile, or that it is not known any more."""
+    """Anyone who comes back hears what happened meanwhile, or that it is not known any more."""
     site = FakeSite()
     site.live = Live("boot", ring=3)
     with serving(site=site) as served:
@@ -278,7 +278,7 @@ def test_reader_that_does_not_read() -> None:
 
 def test_streams_end_with_the_server() -> None:
     """When the server closes, streams end in order and at once."""
-    with serving(settings(limits=Limits())) as served:
+    with serving(settings(limits=WebLimits())) as served:
         reader = Reader(served)
         reader.until(b"event: hello")
         asyncio.run_coroutine_threadsafe(served.server.close(), served.loop).result(10)
@@ -317,7 +317,7 @@ def test_following_a_run() -> None:
         reader = Reader(served, "/api/v1/logs/stream?run=2")
         assert b'"output":"so far\\n"' in reader.until(b"event: log\n")
         served.on_loop(lambda: tail.write(b"<b>more</b>\x1b[31m\n"))
-        reader.until(b'event: piece\ndata: {"text":"<b>more</b>\\u001b[31m\\n","lost_bytes":0}\n\n')
+        reader.until(b'event: piece\ndata: {"text":"<b>more</b>\\u001b[31m\\n","lost_bytes":0,"at":"')
         ended = RunRow(
             id=2, service="web", reason="boot", started_us=us("11:00"), ended_us=us("12:00"), result="success"
         )

@@ -14,13 +14,17 @@ import httpx
 import msgspec
 import pytest
 
-from duly.config.schema import Service
+from duly.config.schema import Database, Service
 from duly.daemon import views
+from duly.daemon.protocol import FAILED, OperationError
 from duly.errors import StoreError
-from duly.store.history import MemoryRows, RunRow
+from duly.instant import SECOND_US
+from duly.processes.output import Tail
+from duly.store.history import RunRow
 from duly.web.rendering import statics
 from duly.web.settings import WebSettings
-from tests.web_world import EVIL, HOUR_US, Served, World, now_us, served, served_library
+from tests.worlds.histories import LooseHistory
+from tests.worlds.web import EVIL, HOUR_US, Served, World, far_run, now_us, served, served_library
 
 
 @pytest.fixture
@@ -56,7 +60,7 @@ def test_dear_page_is_made_less_often(
     monkeypatch.setattr("duly.web.rendering._SHARE", 1e9)
     first = client.get("/services", headers={"x-duly-part": ""})
     assert (first.headers["x-duly-pace"], "x-duly-again" in first.headers) == ("15.00", False)
-    site.call(lambda: site.world.tell("ServiceRunStarted", service="web"))
+    site.call(lambda: site.world.emit("ServiceRunStarted", service="web"))
     again = client.get("/services", headers={"x-duly-part": site.world.live.last_id})
     assert (again.headers["x-duly-again"], again.headers["etag"]) == ("1", first.headers["etag"])
 
@@ -79,6 +83,13 @@ def test_unchanged_part_is_not_sent_again(client: httpx.Client) -> None:
     assert (again.status_code, again.content) == (304, b"")
 
 
+def test_environment_values_are_left_out(client: httpx.Client) -> None:
+    """Of an environment only the names are shown."""
+    page = client.get("/services/web").text
+    assert "TOKEN (values are not shown)" in page
+    assert "hunter2" not in page
+
+
 def test_many_share_one_page(site: Served, client: httpx.Client) -> None:
     """Those who ask within a second get the same page, made once; an event makes it anew for who heard it."""
     calls = 0
@@ -94,7 +105,7 @@ def test_many_share_one_page(site: Served, client: httpx.Client) -> None:
         client.get("/services", headers={"x-duly-part": ""})
     assert calls < 5
     before = calls
-    site.call(lambda: site.world.tell("ServiceRunStarted", service="web"))
+    site.call(lambda: site.world.emit("ServiceRunStarted", service="web"))
     client.get("/services", headers={"x-duly-part": site.world.live.last_id})
     assert calls == before + 1
 
@@ -126,17 +137,6 @@ def test_post_acts_and_leads_back(site: Served, client: httpx.Client) -> None:
     assert answer.status_code == 303
     assert re.fullmatch(r"/runs/\d+", answer.headers["location"])
     assert [entry[0] for entry in site.world.did] == ["trigger", "noted"]
-
-
-def test_run_on_another_machine(site: Served, client: httpx.Client) -> None:
-    """A run that is on another machine is told with that machine, and no page of ours is offered for it."""
-    site.world.member = "b:17"
-    headers = {"x-csrf-token": _csrf(client), "accept": "application/json"}
-    told = client.post("/act/trigger/backup", headers=headers).json()
-    assert re.fullmatch(r"Triggered backup on b:17: run \d+ there\.", told["message"])
-    assert told["run"] is None
-    answer = client.post("/act/trigger/backup", data={"csrf": _csrf(client)})
-    assert (answer.status_code, answer.headers["location"]) == (303, "/timers/backup")
 
 
 def test_post_tells_a_script(client: httpx.Client) -> None:
@@ -268,16 +268,25 @@ def test_health_has_reasons(site: Served, client: httpx.Client) -> None:
     assert "4 things are not right" in client.get("/").text
     world = site.world
     world.config = replace(world.config, invalid=())
-    world.states = {name: views.StoredService(id=name, state="running") for name in world.states}
-    world.readings = {
-        name: msgspec.structs.replace(reading, last_result="success")
-        for name, reading in world.readings.items()
+    world.states = {name: views.ServiceSnapshot(id=name, state="running") for name in world.states}
+    world.snapshots = {
+        name: msgspec.structs.replace(snapshot, last_result="success")
+        for name, snapshot in world.snapshots.items()
     }
-    site.call(lambda: world.tell("ConfigurationReloaded"))
+    site.call(lambda: world.emit("ConfigurationReloaded"))
     assert "All is well" in client.get("/", headers={"x-duly-part": world.live.last_id}).text
+    states = world.states
+    stuck = RunRow(id=9, service="backup", reason="schedule", started_us=now_us() - 2 * 86_400 * SECOND_US)
+    hangs = views.ServiceSnapshot(id="backup", state="running", run_id=9, last_run=stuck)
+    world.states = {**states, "backup": hangs}
+    site.call(lambda: world.emit("ConfigurationReloaded"))
+    page = client.get("/", headers={"x-duly-part": world.live.last_id}).text
+    assert "One thing is not right" in page
+    assert "service backup hangs: it runs since" in page
+    world.states = states
     missed = {"last_missed_us": now_us(), "last_miss_reason": "shutdown", "last_run_us": None}
-    world.readings["backup"] = msgspec.structs.replace(world.readings["backup"], **missed)
-    site.call(lambda: world.tell("TimerMissed"))
+    world.snapshots["backup"] = msgspec.structs.replace(world.snapshots["backup"], **missed)
+    site.call(lambda: world.emit("TimerMissed"))
     page = client.get("/", headers={"x-duly-part": world.live.last_id}).text
     assert 'class="health warn"' in page
     assert "All runs, but one timer missed what was due" in page
@@ -289,13 +298,13 @@ def test_what_is_not_watched(site: Served, client: httpx.Client) -> None:
     world = site.world
     assert "Other machines" not in client.get("/verification").text
     world.unwatched = "Other machines share the timers."
-    site.call(lambda: world.tell("TimerFired"))
+    site.call(lambda: world.emit("TimerFired"))
     page = client.get("/verification", headers={"x-duly-part": world.live.last_id}).text
     assert '<p class="lead">Other machines share the timers.</p>' in page
 
 
 def test_timers_are_not_even_imported() -> None:
-    """As long as no gate is open, the pages load nothing of timers."""
+    """As long as the timer switch is closed, the pages load nothing of timers."""
     program = "import sys, duly.web.pages; sys.exit(any('duly.timers' in name for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
@@ -326,7 +335,7 @@ def test_library_without_a_trace(tmp_path: Path) -> None:
             httpx.get(f"{site.url}/verification").text,
         )
         dots = httpx.get(f"{site.url}/tasks?id=..").text
-    assert "Record a trace" in task
+    assert "or record a trace" in task
     assert "Nobody watches here" in verification
     assert "At 03:30" in dots
 
@@ -362,14 +371,14 @@ def test_library_that_goes_on(tmp_path: Path) -> None:
         assert httpx.get(f"{site.url}/healthz/ready").status_code == 503
 
 
-class Unreadable(MemoryRows):
+class Unreadable(LooseHistory):
     """A history in a store that cannot be read."""
 
     async def runs(self, **_asked: Any) -> list[RunRow]:
         """Fail."""
         raise StoreError(store="duly.db", reason="is not a SQLite database")
 
-    async def run(self, run_id: int, /) -> RunRow | None:
+    async def run(self, run_id: int) -> RunRow | None:
         """Fail."""
         raise StoreError(store=f"duly.db, run {run_id}", reason="is not a SQLite database")
 
@@ -430,13 +439,13 @@ def test_one_event_is_one_page(site: Served) -> None:
         calls += 1
         return plain()
 
-    async def all_at_once(heard: str) -> None:
+    async def all_at_once(received: str) -> None:
         async with httpx.AsyncClient(base_url=site.url) as client:
-            asking = [client.get("/services", headers={"x-duly-part": heard}) for _ in range(20)]
+            asking = [client.get("/services", headers={"x-duly-part": received}) for _ in range(20)]
             assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
 
     site.world.services = counted
-    site.call(lambda: site.world.tell("ServiceRunStarted", service="web"))
+    site.call(lambda: site.world.emit("ServiceRunStarted", service="web"))
     asyncio.run(all_at_once(site.world.live.last_id))
     first = calls
     asyncio.run(all_at_once("world-999999999"))
@@ -447,9 +456,9 @@ def test_one_event_is_one_page(site: Served) -> None:
 def test_retry_is_listed_once(site: Served, client: httpx.Client) -> None:
     """A timer whose next firing is a retry has it in its list as that alone."""
     at_us = now_us() + HOUR_US
-    reading = site.world.readings["backup"]
-    site.world.readings["backup"] = msgspec.structs.replace(
-        reading, next_us=at_us, retry_at_us=at_us, retry_attempt=1
+    snapshot = site.world.snapshots["backup"]
+    site.world.snapshots["backup"] = msgspec.structs.replace(
+        snapshot, next_us=at_us, retry_at_us=at_us, retry_attempt=1
     )
     page = client.get("/timers/backup").text
     assert page.count(f'data-us="{at_us}"') == 1
@@ -458,7 +467,7 @@ def test_retry_is_listed_once(site: Served, client: httpx.Client) -> None:
 
 def test_question_is_for_those_who_may(site: Served, client: httpx.Client) -> None:
     """Nobody is asked whether he means what he may not do, or what cannot be done while timers are off."""
-    site.world.is_gate_open = False
+    site.world.is_timer_switch_on = False
     assert client.get("/act/trigger/backup").status_code == 404
     assert client.get("/act/stop/web").status_code == 200
     guarded = WebSettings(listen="127.0.0.1:0", operator_token="o" * 20, viewer_token="v" * 20)
@@ -480,3 +489,147 @@ def test_library_is_told_to_programs_too(tmp_path: Path) -> None:
         until_s = time.monotonic() + 10
         while client.get("/healthz/ready").status_code == 200:
             assert time.monotonic() < until_s, "nobody looked at the store"
+
+
+# --- other machines ---
+
+
+FAR = 'href="/runs/5?machine=far%3A9"'
+
+
+@pytest.mark.parametrize("path", ["/", "/services/poll", "/timers/poll", "/runs", "/runs?timer=poll"])
+def test_runs_of_other_machines(site: Served, client: httpx.Client, path: str) -> None:
+    """Every page that lists runs has those of other machines, each with the name of its machine."""
+    far_run(site.world, 5)
+    page = client.get(path).text
+    assert FAR in page
+    assert " on far:9" in page
+    own = client.get("/runs?service=web").text
+    assert "far:9" not in own
+
+
+def test_run_of_another_machine(site: Served, client: httpx.Client) -> None:
+    """A run of another machine has a page with its output, and is not taken for ours of that number."""
+    run = far_run(site.world, 5)
+    page = client.get("/runs/5?machine=far%3A9").text
+    assert "<h1>Run 5<bdi> on far:9</bdi></h1>" in page
+    assert "far away" in page
+    assert "exited with code 3" in page
+    assert "far away" not in client.get("/runs/5").text
+    assert client.get("/runs/6?machine=far%3A9").status_code == 404
+    site.world.outputs[run.id] = Tail(1000)
+    site.world.outputs[run.id].write(b"ours\n")
+    assert "ours" not in client.get("/runs/5?machine=far%3A9&again=").text
+
+
+def test_latest_output_is_of_any_machine(site: Served, client: httpx.Client) -> None:
+    """The page of a timer shows the output of its latest run, on whatever machine that was."""
+    far_run(site.world, 5, "certificates")
+    assert "far away" in client.get("/timers/certificates").text
+
+
+def test_time_line_and_counts_have_other_machines(site: Served, client: httpx.Client) -> None:
+    """On the time line a run of another machine is drawn with its name, and the day counts it."""
+
+    def runs_counted() -> int:
+        found = re.search(r"<b>([\d,]+)</b> <span>runs in 24 h", client.get(f"/?hours={len(seen)}").text)
+        assert found is not None
+        return int(found[1].replace(",", ""))
+
+    seen: list[int] = []
+    seen.append(runs_counted())
+    far_run(site.world, 5, "certificates")
+    seen.append(runs_counted())
+    assert seen[1] == seen[0] + 1
+    assert "run 5 of certificates on far:9" in client.get("/").text
+
+
+def test_service_that_ran_elsewhere(site: Served, client: httpx.Client) -> None:
+    """A service that only another machine has run does not look as if it never had."""
+    world = site.world
+    before = client.get("/services?q=certificates").text
+    assert '<span class="none">–</span></td>' in before
+    ran = msgspec.structs.replace(
+        world.snapshots["certificates"], member="", last_run_us=now_us() - 60_000_000, last_result="exit"
+    )
+    world.snapshots["certificates"] = ran
+    page = client.get("/services?q=certificate").text
+    assert 'href="/runs?service=certificates"' in page
+    assert "failed" in page
+
+
+@pytest.mark.parametrize("path", ["/", "/services/poll", "/timers/poll", "/runs", "/runs?timer=poll"])
+def test_database_that_is_away(site: Served, client: httpx.Client, path: str) -> None:
+    """Without the database a page shows what ran here, and one sentence says what is missing."""
+    far_run(site.world, 5)
+    site.world.fault = OperationError(FAILED, "the database does not answer")
+    answer = client.get(path)
+    assert answer.status_code == 200
+    assert answer.text.count("Runs of other machines are not shown: the database does not answer.") == 1
+    assert "/runs/" in answer.text
+    run = client.get("/runs/5?machine=far%3A9")
+    assert (run.status_code, "the database does not answer" in run.text) == (503, True)
+
+
+@pytest.mark.parametrize("path", ["/", "/services", "/services/poll", "/timers", "/timers/poll"])
+def test_timers_as_they_were(site: Served, client: httpx.Client, path: str) -> None:
+    """Without the database a page shows timers as they were, and says so."""
+    site.world.fault = OperationError(FAILED, "the database does not answer")
+    said = "Timers are shown as this machine last knew them: the database does not answer."
+    assert client.get(path).text.count(said) == 1
+
+
+@pytest.mark.parametrize(
+    "path", ["/services/certificates", "/timers/certificates", "/runs?timer=certificates"]
+)
+def test_never_is_not_said_without_the_database(site: Served, client: httpx.Client, path: str) -> None:
+    """That something has not run is said of this machine alone, as long as nobody knows of the others."""
+    assert "on this machine" not in client.get(path).text
+    site.world.fault = OperationError(FAILED, "the database does not answer")
+    assert "on this machine" in client.get(f"{path}{'&' if '?' in path else '?'}again=").text
+
+
+def test_slots_of_a_shared_timer(site: Served, client: httpx.Client) -> None:
+    """Of a shared timer's slots only what is on record is said: a miss may be noted on another machine."""
+    world = site.world
+    old = msgspec.structs.replace(world.snapshots["poll"], answered_us=now_us())
+    world.snapshots["poll"] = old
+    assert "What became" in client.get("/timers/poll").text
+    world.history = LooseHistory()
+    run = far_run(world, 5)
+    slot_us = run.started_us - run.started_us % (5 * 60_000_000)
+    world.elsewhere = [msgspec.structs.replace(run, scheduled_us=slot_us)]
+    world.snapshots["poll"] = msgspec.structs.replace(old, member="")
+    page = client.get("/timers/poll?again=").text
+    assert page.count('<ol class="answers"><li>') == 1
+    assert page.partition('<ol class="answers">')[2].partition("</ol>")[0].count("<li>") == 1
+
+
+def test_misses_are_of_this_machine(site: Served, client: httpx.Client) -> None:
+    """Where timers are shared, the page of misses says whose they are."""
+    assert "each machine notes its own" not in client.get("/misses").text
+    settings = replace(site.world.config.settings, store=Database("postgresql://db.example/app"))
+    site.world.config = replace(site.world.config, settings=settings)
+    assert "each machine notes its own" in client.get("/misses?again=").text
+    assert "on this machine" in client.get("/").text
+
+
+def test_retry_of_a_run_elsewhere(site: Served, client: httpx.Client) -> None:
+    """A retry here of a run on another machine leads to that run; without the database, to none."""
+    world = site.world
+    first = far_run(world, 5, "certificates")
+    row = RunRow(
+        id=90_000,
+        service="certificates",
+        timer="certificates",
+        reason="retry",
+        started_us=now_us() - 1_000_000,
+        ended_us=now_us(),
+        result="success",
+    )
+    before = msgspec.structs.replace(row, id=80_000, reason="schedule", started_us=now_us() - HOUR_US)
+    site.do(world.history.put([before, row], []))
+    page = client.get("/runs/90000").text
+    assert f"<dt>tries again</dt><dd><a {FAR}>run {first.id}<bdi> on far:9</bdi></a>" in page
+    world.fault = OperationError(FAILED, "the database does not answer")
+    assert "tries again" not in client.get("/runs/90000?again=").text

@@ -4,7 +4,7 @@ import pytest
 
 from duly.daemon.operations import OPERATIONS
 from duly.web.app import create_app
-from tests.web_serving import (
+from tests.worlds.web_serving import (
     BACKUP,
     FORM,
     START,

@@ -16,9 +16,9 @@ from duly.config.schema import Config, Dashboard
 from duly.daemon.operations import OPERATIONS
 from duly.web import security
 from duly.web.server import WebServer
-from duly.web.settings import Limits, WebRefusedError, WebSettings, settings_from
-from tests.daemons import CONFIG
-from tests.web_serving import (
+from duly.web.settings import WebLimits, WebRefusedError, WebSettings, settings_from
+from tests.worlds.daemons import CONFIG
+from tests.worlds.web_serving import (
     BACKUP,
     FORM,
     GUARDED,
@@ -98,7 +98,7 @@ def log_in(served: Served, token: str, **more: str) -> Reply:
 
 
 def test_login(guarded: Served) -> None:
-    """Whoever brings a token to the login page gets a session of that role, and may leave it again."""
+    """Anyone who brings a token to the login page gets a session of that role, and may leave it again."""
     reply = log_in(guarded, OPERATOR)
     assert (reply.status, reply.headers["location"]) == (303, "/services")
     cookie = {"cookie": cookie_of(reply)}
@@ -145,7 +145,7 @@ def test_login_leads_nowhere_else(guarded: Served, going: str) -> None:
 
 def test_guessing_is_slow() -> None:
     """After some wrong tokens an address has to wait, with the right one as well."""
-    with serving(replace(GUARDED, limits=Limits(failures=3))) as served:
+    with serving(replace(GUARDED, limits=WebLimits(failures=3))) as served:
         wrong, right = bearer("wrong-token-of-some-length"), bearer(OPERATOR)
         statuses = [served.ask("GET", "/api/v1/status", wrong).status for _ in range(5)]
         assert statuses == [401, 401, 401, 429, 429]

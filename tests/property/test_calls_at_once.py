@@ -17,9 +17,8 @@ import pytest
 from duly import Event, Scheduler, SchedulerError, StoreError
 from duly.core.task import Task
 from duly.store import Contents, MemoryStore
-from duly.store.board import SHARDS, Decide, Published
 from duly.testing import FaultyStore, VirtualClock
-from tests.places import HookedBoard, Place, StoreFactory
+from tests.worlds.stores import HookedCluster, Place, StoreFactory
 
 SECOND = timedelta(seconds=1)
 FAULT = StoreError(store="x", reason="is broken")
@@ -67,34 +66,20 @@ class Dawdling(MemoryStore):
         await super().close()
 
 
-class DawdlingBoard(HookedBoard):
-    """A board that does so around what it writes."""
+class DawdlingCluster(HookedCluster):
+    """A cluster store that does so around each claim."""
 
-    def __init__(self, board: HookedBoard, chance: random.Random) -> None:
-        super().__init__(board.url, board.time)
+    def __init__(self, place: HookedCluster, chance: random.Random) -> None:
+        super().__init__(place.url, place.schema)
         self._dawdle = partial(dawdled, chance)
         self.before_save = self.after_save = self._dawdle
 
-    async def open(self, new_id: str, /, *, shards: int = SHARDS) -> str:
+    async def open(self, new_id: str) -> str:
         """Open, in its own time."""
         await self._dawdle()
-        scheduler_id = await super().open(new_id, shards=shards)
+        scheduler_id = await super().open(new_id)
         await self._dawdle()
         return scheduler_id
-
-    async def publish(
-        self, member: int, fingerprint: str, decide: Decide, /, *, displaces: bool = True
-    ) -> Published:
-        """Publish, in its own time."""
-        await self._dawdle()
-        published = await super().publish(member, fingerprint, decide, displaces=displaces)
-        await self._dawdle()
-        return published
-
-    async def close(self) -> None:
-        """Close, in its own time."""
-        await self._dawdle()
-        await super().close()
 
 
 class Crowd:
@@ -103,9 +88,10 @@ class Crowd:
     def __init__(self, seed: int, place: Place | None = None) -> None:
         self.chance = random.Random(seed)
         self.clock = VirtualClock(datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC))
-        self.store: FaultyStore | HookedBoard = FaultyStore(Dawdling(self.chance))
-        if isinstance(place, HookedBoard):
-            self.store = DawdlingBoard(place, self.chance)
+        self.store: FaultyStore | HookedCluster = FaultyStore(Dawdling(self.chance))
+        if isinstance(place, HookedCluster):
+            self.store = DawdlingCluster(place, self.chance)
+            self.store.go_by(self.clock)
         self.events: list[Event] = []
         self.scheduler = Scheduler(
             self.store,
@@ -215,6 +201,7 @@ def test_everybody_at_once(tens: int, with_faults: bool, with_cancels: bool) -> 
         told(seed, None, with_faults=with_faults, with_cancels=with_cancels)
 
 
+@pytest.mark.heavy
 @CANCELS
 @FAULTS
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duly.config import Calendar, Config, Service, Settings, Timer, config_of
 from duly.config.calendars import RANGES
-from duly.config.checking import SERVICE_KEYS, SETTING_KEYS, TIMER_KEYS
+from duly.config.checking import SERVICE_KEYS, TIMER_KEYS
 from duly.config.lines import toml_places
 
 PATH = Path("/etc/duly.toml")
@@ -86,7 +88,7 @@ def entries(keys: tuple[str, ...], needed: tuple[str, ...]) -> st.SearchStrategy
 JOB = {"id": "job", "command": "true", "type": "oneshot", "stage": 1}
 SERVICES = st.lists(entries(SERVICE_KEYS, ("id", "command")), max_size=4).map(lambda some: [JOB, *some])
 TIMERS = st.lists(entries(TIMER_KEYS, ("id", "target", "on_calendar")), max_size=4)
-SUPERVISORS = entries(SETTING_KEYS, ())
+SUPERVISORS = entries(tuple(each.name for each in fields(Settings)), ())
 
 
 def is_text(value: object) -> bool:
@@ -176,6 +178,7 @@ def check_relations(found: Config) -> None:
     assert len({timer.id for timer in found.timers}) == len(found.timers)
 
 
+@pytest.mark.heavy
 @settings(max_examples=400, deadline=None)
 @given(SERVICES, TIMERS, SUPERVISORS)
 def test_whatever_is_written(services: list[Any], timers: list[Any], supervisor: Any) -> None:
@@ -198,7 +201,7 @@ def test_whatever_is_written(services: list[Any], timers: list[Any], supervisor:
         assert len(reason) < 700
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(SERVICES, TIMERS)
 def test_checking_again_changes_nothing(services: list[Any], timers: list[Any]) -> None:
     """What was found valid is valid by itself, and the same."""

@@ -100,6 +100,7 @@ def test_any_text_in_utc(peer: Peer, text: str, origin: datetime) -> None:
     assert CronExpression.parse(text).upcoming(origin, 3) == list(islice(peer(text, origin), 3))
 
 
+@pytest.mark.heavy
 @each_peer
 @checked
 @given(text=texts(), key=st.sampled_from(ZONES), origin=instants)

@@ -64,6 +64,7 @@ def test_next_as_walked(text: str, where: tuple[str, datetime]) -> None:
     assert [as_shown(moment) for moment in expression.upcoming(origin, len(due))] == due
 
 
+@pytest.mark.heavy
 @walked
 @given(frequent_texts(), keys_and_instants)
 @example("* * * * *", ("Africa/Niamey", datetime(1912, 1, 1, 0, 30, tzinfo=UTC)))
@@ -140,6 +141,7 @@ def test_later_origin_later_answer(text: str, where: tuple[str, datetime], later
     assert utc(expression.previous_at_or_before(first)) <= utc(expression.previous_at_or_before(second))
 
 
+@pytest.mark.heavy
 @quick
 @given(texts(), keys_and_instants, st.sampled_from([1930, 1972, 2011, 2026, 2200]))
 def test_memory_changes_no_answer(text: str, where: tuple[str, datetime], other_year: int) -> None:
@@ -159,6 +161,7 @@ def test_memory_changes_no_answer(text: str, where: tuple[str, datetime], other_
     assert answers(fresh) == first
 
 
+@pytest.mark.heavy
 @quick
 @given(texts(), keys_and_instants)
 def test_fold_and_gap_are_only_spellings(text: str, where: tuple[str, datetime]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from duly.cron import CronExpression
 from duly.errors import InvalidCronExpressionError
-from duly.verify.dues import NEVER_US, CronTextError, Dues, face_at, instant_us, minute_start_us
+from duly.verify.dues import NEVER_US, Dues, ScheduleTextError, face_at, instant_us, minute_start_us
 from tests.property.strategies import ZONES, frequent_texts, near_transitions, texts
 from tests.property.walker import firings
 
@@ -19,6 +19,7 @@ keys_and_instants = st.sampled_from(ZONES).flatmap(lambda key: st.tuples(st.just
 fields = st.text(alphabet="0123456789*-,/ \tLW#?٣x+.", max_size=8)
 
 
+@pytest.mark.heavy
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(frequent_texts(), keys_and_instants)
 @example("* * * * *", ("Pacific/Kwajalein", datetime(1969, 10, 1, 3, 0, tzinfo=UTC)))
@@ -48,6 +49,7 @@ def test_utc_is_like_a_zone_that_is_never_set(text: str, at_us: int) -> None:
         at_us = same.after(at_us)
 
 
+@pytest.mark.heavy
 @settings(max_examples=300, deadline=None)
 @given(frequent_texts(), st.lists(st.integers(0, 10_000), min_size=1, max_size=20))
 def test_questions_in_any_order(text: str, minutes: list[int]) -> None:
@@ -71,7 +73,7 @@ def test_same_texts_are_valid(text: str) -> None:
     try:
         CronExpression.parse(text)
     except InvalidCronExpressionError:
-        with pytest.raises(CronTextError):
+        with pytest.raises(ScheduleTextError):
             Dues(text, ZoneInfo("UTC"))
     else:
         Dues(text, ZoneInfo("UTC"))

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from duly.verify.formal.formulas import evaluated
 from duly.verify.judge import judged
 from duly.verify.properties import Outcome
 from tests.property.traces import Line, encoded
+from tests.reference.formal.formulas import evaluated
 
 NOON_MS = 1781784000000
 EVERY = ["a", "* * * * *", 30_000]
@@ -178,7 +178,7 @@ CASES = [
         crashes=1,
     ),
     Case(
-        "whoever lost count of the dues inside an initialize counts from its return on",
+        "a scheduler that lost count of the dues inside an initialize counts from its return on",
         trace(
             (30_000, "InitStart", {"call": 1, "regs": [EVERY]}),
             (91_511, "ClockStep", {"from": NOON_MS + 91_512}),
@@ -309,7 +309,7 @@ CASES = [
         "",
     ),
     Case(
-        "whoever lost count at one step back does not find it at another, but at the next list",
+        "a scheduler that lost count at one step back does not find it at another, but at the next list",
         trace(
             *initialize(300_000, 300_000, 1, EVERY),
             stop_start(300_000, 2),
@@ -361,7 +361,7 @@ CASES = [
         crashes=1,
     ),
     Case(
-        "small steps back that add up to more than five minutes are a large one to whoever opens the store",
+        "small steps back that add up to more than five minutes are a large one when the store is opened",
         trace(
             *SIX_MINUTES_BACK,
             stop_start(-355_000, 2),

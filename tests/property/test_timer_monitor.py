@@ -15,13 +15,13 @@ from duly.config.schema import Calendar, Timer
 from duly.cron import CronExpression
 from duly.events import LEVELS
 from duly.instant import instant_of
-from duly.supervisor.ended import Ended, Result
+from duly.store.history import Result
+from duly.supervisor.results import RunResult
 from duly.timers import calendar, dues, reconciliation
 from duly.timers import timer as transitions
-from duly.verify.declared import Declared
-from duly.verify.timers import TIMER_PROPERTIES, TimerMonitor
+from duly.verify.timers import TIMER_PROPERTIES, TimerMonitor, ZonedTimer
 from tests.property.test_timers import Life, Plan, plan_of
-from tests.timer_world import FakeTargets
+from tests.worlds.timers import FakeTargets
 
 _replace = msgspec.structs.replace
 
@@ -65,17 +65,17 @@ class WatchedLife(Life):
         self.shift_us += step.after_us - step.before_us
 
     def _new_monitor(self) -> TimerMonitor:
-        def declared() -> list[Declared]:
+        def declared() -> list[ZonedTimer]:
             return [
-                Declared(state.definition, UTC, state.answered_us, state.last_missed_us)
+                ZonedTimer(state.definition, UTC, state.answered_us, state.last_missed_us)
                 for state in self.ours.timers.all()
             ]
 
         return TimerMonitor(declared, [self.violations.append], steady_us=self.steady_us)
 
-    def tell(self, name: str, **fields: Any) -> None:
+    def emit(self, name: str, **fields: Any) -> None:
         """Let the monitor hear what the daemon would tell."""
-        self.monitor(Event(name, LEVELS[name], self.ours.clock.now(), fields))
+        self.monitor.listener(Event(name, LEVELS[name], self.ours.clock.now(), fields))
 
     def _wrap(self) -> None:
         ours, targets = self.ours, self.ours.targets
@@ -84,15 +84,15 @@ class WatchedLife(Life):
         async def begun(*definitions: Timer, **options: Any) -> Any:
             self.count()
             self.monitor = self._new_monitor()
-            self.tell("SupervisorStarted", services=2, duration=0)
+            self.emit("SupervisorStarted", services=2, duration=0)
             return await begin(*definitions, **options)
 
         async def shut_down() -> None:
-            self.tell("TimersDisabled")
+            self.emit("TimersDisabled")
             await shut()
 
         async def stopped() -> None:
-            self.tell("SupervisorStopping")
+            self.emit("SupervisorStopping")
             await stop()
 
         def new_timers() -> Any:
@@ -101,17 +101,17 @@ class WatchedLife(Life):
 
             async def started(*args: Any, **options: Any) -> Any:
                 outcome = await start(*args, **options)
-                self.tell("TimersEnabled", timers=len(self.plan.definitions))
+                self.emit("TimersEnabled", timers=len(self.plan.definitions))
                 return outcome
 
             timers.start = started
             return timers
 
-        def ended(service_id: str, how: Ended) -> None:
+        def ended(service_id: str, how: RunResult) -> None:
             run_id = targets.live[service_id][0]
             run, begun_us = self.began[run_id]
             timer = {} if run.timer is None else {"timer": run.timer}
-            self.tell(
+            self.emit(
                 "ServiceRunEnded",
                 service=service_id,
                 runId=run_id,
@@ -128,7 +128,7 @@ class WatchedLife(Life):
     def _run_began(self, run: Any) -> None:
         self.began[run.run_id] = (run, self.steady_us())
         timer = {} if run.timer is None else {"timer": run.timer}
-        self.tell(
+        self.emit(
             "ServiceRunStarted", service=run.service, runId=run.run_id, reason=run.reason, pid=1, **timer
         )
 
@@ -139,7 +139,7 @@ class WatchedLife(Life):
         """Switch a timer, and tell who did."""
         await super().do_switch(name)
         action = "enable" if self.ours.state(name).is_enabled else "disable"
-        self.tell("OperatorAction", action=action, id=name, who="somebody")
+        self.emit("OperatorAction", action=action, id=name, who="somebody")
 
     def compare(self, when: str) -> None:
         """Let the monitor look, and compare with the model if this is a life that should be as it says."""
@@ -152,9 +152,10 @@ class WatchedLife(Life):
         self.checked.update({finding.property: finding.checked for finding in self.monitor.findings()})
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("decade", range(6))
 async def test_nothing_to_say_of_ours(decade: int) -> None:
-    """In random lives with steps, crashes, stops and gates the monitor objects to nothing, and has looked."""
+    """In random lives with steps, crashes, stops and switches the monitor looks, and objects to nothing."""
     checked: Counter[str] = Counter()
     for seed in range(10 * decade, 10 * decade + 10):
         life = WatchedLife(plan_of(seed))
@@ -165,6 +166,7 @@ async def test_nothing_to_say_of_ours(decade: int) -> None:
     assert set(checked) == set(TIMER_PROPERTIES), "every property was put to the test"
 
 
+@pytest.mark.heavy
 async def test_nothing_to_say_of_days_that_match_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calendars with a day of the month and a day of the week are read alike by timers and monitor."""
     monkeypatch.setattr("tests.property.test_timers.some_calendar", lambda _random: BOTH_DAYS)
@@ -200,43 +202,43 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 def forgets_every_third_slot(patch: pytest.MonkeyPatch) -> None:
     real: Any = calendar.slot_after
 
-    def slot_after(calendars: Any, at_us: int) -> int:
-        slot_us: int = real(calendars, at_us)
-        return int(real(calendars, slot_us)) if slot_us // 60_000_000 % 3 == 0 else slot_us
+    def slot_after(calendars: Any, at_us: int, anchor_us: int) -> int:
+        slot_us: int = real(calendars, at_us, anchor_us)
+        return int(real(calendars, slot_us, anchor_us)) if slot_us // 60_000_000 % 3 == 0 else slot_us
 
     patch.setattr(transitions, "slot_after", slot_after)
 
 
 def lies_in_after_a_restart(patch: pytest.MonkeyPatch) -> None:
     """What the store says was answered is taken to reach two hours further."""
-    real = reconciliation.found
+    real = reconciliation.resumed_timer
 
-    def found(timer: Any, *args: Any) -> Any:
+    def resumed_timer(timer: Any, *args: Any) -> Any:
         after = real(timer, *args)
         answered_us = after.answered_us + 7_200_000_000
-        slot_us = calendar.slot_after(after.calendars, answered_us)
+        slot_us = calendar.slot_after(after.calendars, answered_us, after.registered_us)
         return _replace(after, answered_us=answered_us, slot_us=slot_us)
 
-    patch.setattr("duly.timers.recall.found", found)
+    patch.setattr("duly.timers.loading.resumed_timer", resumed_timer)
 
 
 def fires_a_minute_late(patch: pytest.MonkeyPatch) -> None:
     real: Any = calendar.slot_after
-    patch.setattr(transitions, "slot_after", lambda calendars, at_us: real(calendars, at_us) + 60_000_000)
+    patch.setattr(transitions, "slot_after", lambda *args: real(*args) + 60_000_000)
 
 
 def retries_everything(patch: pytest.MonkeyPatch) -> None:
     real = transitions.ended
 
-    def ended(timer: Any, how: Ended, at_us: int, **options: Any) -> Any:
-        how = Ended(Result.EXIT, 1) if how.result is Result.SIGNAL else how
+    def ended(timer: Any, how: RunResult, at_us: int, **options: Any) -> Any:
+        how = RunResult(Result.EXIT, 1) if how.result is Result.SIGNAL else how
         return real(timer, how, at_us, **options)
 
     patch.setattr(transitions, "ended", ended)
 
 
 def retries_too_soon(patch: pytest.MonkeyPatch) -> None:
-    real = transitions._retried
+    real = transitions._with_retry
 
     def retried(timer: Any, at_us: int) -> Any:
         after = real(timer, at_us)
@@ -244,7 +246,7 @@ def retries_too_soon(patch: pytest.MonkeyPatch) -> None:
             return after
         return _replace(after, retry_at_us=at_us + (after.retry_at_us - at_us) // 2)
 
-    patch.setattr(transitions, "_retried", retried)
+    patch.setattr(transitions, "_with_retry", retried)
 
 
 def retries_for_ever(patch: pytest.MonkeyPatch) -> None:
@@ -255,7 +257,7 @@ def retries_for_ever(patch: pytest.MonkeyPatch) -> None:
         delay_us = transitions.span_us(delays[min(timer.retry_attempt, len(delays) - 1)])
         return _replace(timer, retry_at_us=at_us + delay_us, retry_attempt=timer.retry_attempt + 1)
 
-    patch.setattr(transitions, "_retried", retried)
+    patch.setattr(transitions, "_with_retry", retried)
 
 
 def halves_intervals(patch: pytest.MonkeyPatch) -> None:
@@ -267,7 +269,7 @@ def halves_intervals(patch: pytest.MonkeyPatch) -> None:
 
     for module in (transitions, dues):
         patch.setattr(module, "interval_us", interval_us)
-    patch.setattr("duly.timers.face.interval_us", interval_us)
+    patch.setattr("duly.timers.local.interval_us", interval_us)
 
 
 def catches_up_with_everything(patch: pytest.MonkeyPatch) -> None:
@@ -312,7 +314,7 @@ def forgets_that_it_fired(patch: pytest.MonkeyPatch) -> None:
     """A slot is due once more when the run that answered it has ended, as schedule or as catch-up."""
     real, seen = transitions.ended, set[tuple[str, int]]()
 
-    def ended(timer: Any, how: Ended, at_us: int, **options: Any) -> Any:
+    def ended(timer: Any, how: RunResult, at_us: int, **options: Any) -> Any:
         after, slot_us = real(timer, how, at_us, **options), timer.running_at_us
         if timer.running_reason != "schedule" or (timer.name, slot_us) in seen:
             return after

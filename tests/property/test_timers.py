@@ -15,8 +15,8 @@ import pytest
 
 from duly.config.schema import Calendar, Timer
 from duly.instant import instant_of
-from duly.supervisor.ended import Ended
-from tests.timer_world import EXIT, KILLED, SUCCESS, TimerWorld, timer
+from duly.supervisor.results import RunResult
+from tests.worlds.timers import EXIT, KILLED, SUCCESS, TimerWorld, timer
 
 S = 1_000_000
 MIN = 60 * S
@@ -30,7 +30,7 @@ class Plan:
     """A life, drawn beforehand."""
 
     definitions: list[Timer]
-    ends: dict[str, list[tuple[int, Ended]]]
+    ends: dict[str, list[tuple[int, RunResult]]]
     """Of each target, how long each run lasts and how it ends, one by one."""
     actions: list[tuple[int, str, Any]]
     """How long to wait, what to do, and with what."""
@@ -85,8 +85,8 @@ def some_calendar(random: Random) -> Calendar:
 
 def some_action(random: Random, names: list[str]) -> tuple[int, str, Any]:
     wait = random.choice([40 * S, 10 * MIN, 2 * HOUR, 9 * HOUR]) + random.randrange(60) * S + 300_017
-    kind = random.choice(["crash", "stop", "gate", "switch", "switch", "step", "step", "trigger", "restart"])
-    if kind in {"crash", "stop", "gate"}:
+    kind = random.choice(["crash", "stop", "off", "switch", "switch", "step", "step", "trigger", "restart"])
+    if kind in {"crash", "stop", "off"}:
         return wait, kind, random.choice([1 * S, 50 * S, 20 * MIN, 3 * HOUR, 70 * HOUR])
     if kind in {"switch", "trigger"}:
         return wait, kind, random.choice(names)
@@ -106,7 +106,7 @@ class Run:
     target: str
     owner: "Model | None"
     ends_at: int
-    how: Ended
+    how: RunResult
 
 
 @dataclass
@@ -204,7 +204,7 @@ class World:
 
     # --- runs ---
 
-    def end(self, target: str, run: Run, how: Ended) -> None:
+    def end(self, target: str, run: Run, how: RunResult) -> None:
         """A run ends."""
         del self.live[target]
         self.last_end[target] = self.wall
@@ -327,7 +327,7 @@ class World:
     # --- what is done to it ---
 
     def begin(self, *, is_start_up: bool) -> None:
-        """Start the supervisor, or open the gate."""
+        """Start the supervisor, or switch the timers on."""
         self.is_up = True
         if is_start_up:
             self.started_real = self.real
@@ -351,8 +351,8 @@ class World:
             del self.live[target]
         self.is_up = False
 
-    def close_gate(self) -> None:
-        """Close the gate: runs go on and are nobody's."""
+    def switch_off(self) -> None:
+        """Switch the timers off: runs go on and are nobody's."""
         self.is_up = False
         for run in self.live.values():
             run.owner = None
@@ -401,7 +401,7 @@ class Life:
         self.ours = TimerWorld("12:00:30")
         self.model = World(plan, instant_of(self.ours.clock.now()))
         self.misses: list[tuple[str, int, str]] = []
-        self.ours._note_miss = lambda *miss: self.misses.append(miss)  # type: ignore[method-assign]
+        self.ours._on_miss = lambda *miss: self.misses.append(miss)  # type: ignore[method-assign]
         self.steps: dict[Any, timedelta] = {}
         self.stepped = asyncio.Event()
         self.script(self.ours.targets)
@@ -477,10 +477,10 @@ class Life:
         """Stop, and start again at once."""
         await self.do_stop(0)
 
-    async def do_gate(self, span: int) -> None:
-        """Close the gate for a while."""
+    async def do_off(self, span: int) -> None:
+        """Switch the timers off for a while."""
         await self.ours.shut()
-        self.model.close_gate()
+        self.model.switch_off()
         await self.wait(span)
         await self.ours.open(*self.plan.definitions)
         self.model.begin(is_start_up=False)

@@ -127,6 +127,7 @@ def test_probing_finds_every_change(key: str) -> None:
     assert found == [change for change in expected if change[0] > first]
 
 
+@pytest.mark.heavy
 def test_sample_of_all_changes() -> None:
     """Every fortieth clock change of all zones since 1970 is as the walker says."""
     everywhere = [(key, change) for key in distinct_zones() for change in changes_since_1970(key)]

@@ -326,7 +326,7 @@ class _Author:
         self.initialize()
 
     def step(self) -> None:
-        """The clock is set; not so often that there are too many courses to tell apart."""
+        """The clock is set; not so often that there are too many interpretations to tell apart."""
         self.steps += 1
         if self.steps > 2:
             self.pause()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-# The longest stretch that any clock was ever set back is a day (Manila, Kwajalein), so whoever has watched it
+# The longest stretch that any clock was ever set back is a day (Manila, Kwajalein), so who has watched it
 # for longer than that knows every civil minute that can come again.
 LONGEST_REPEAT = timedelta(hours=26)
 _LOWEST_AND_HIGHEST = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))

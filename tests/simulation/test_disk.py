@@ -7,8 +7,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from duly.testing.simulation.disk import SECTOR_BYTES, Cut, DiskFault, SimDisk
-from duly.testing.simulation.steady import CrashPoints, Point
+from tests.simulation.disk import SECTOR_BYTES, Cut, DiskFault, SimDisk
+from tests.simulation.steady import CrashPoints, Point
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_faults_pass(disk: SimDisk, fault: DiskFault, error: type[Exception]) ->
 
 
 def test_unreadable_disk(disk: SimDisk) -> None:
-    """A disk that cannot be read fails whoever opens a database on it."""
+    """A disk that cannot be read fails anyone who opens a database on it."""
     opened(disk).close()
     disk.fault = DiskFault.READ_ERROR
     with pytest.raises(apsw.IOError):

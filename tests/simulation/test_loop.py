@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 from duly.clock import Step
 from duly.instant import SECOND_US, instant_of
-from duly.testing.simulation.clock import SimClock
-from duly.testing.simulation.loop import SimLoop
-from duly.testing.simulation.steady import CrashPoints, Point, Steady
+from tests.simulation.clock import SimClock
+from tests.simulation.loop import SimLoop
+from tests.simulation.steady import CrashPoints, Point, Steady
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -4,15 +4,15 @@ from datetime import UTC
 
 from duly.core.reconciliation import Reconciliation, reconciled
 from duly.core.registration import Registration
-from duly.core.schedule import Schedules
 from duly.core.task import Task, failed, started
+from duly.core.timetable import Timetables
 from duly.cron import CronExpression
 from duly.engine.book import Book
-from duly.engine.runs import Run
+from duly.engine.runs import ActiveRun
 from duly.engine.tasks import TaskRules
 
 NOON_US = 1_767_268_800_000_000
-SCHEDULES = Schedules(UTC)
+SCHEDULES = Timetables(UTC)
 
 
 async def callback() -> None:
@@ -43,10 +43,10 @@ def book_with(**crons: str) -> Book[Task]:
     return book
 
 
-def running(book: Book[Task], name: str) -> Run[Task]:
+def running(book: Book[Task], name: str) -> ActiveRun[Task]:
     entry = book.entries[name]
     entry.task = started(entry.task, NOON_US, is_retry=False)
-    entry.run = Run(name, callback, entry.task, NOON_US)
+    entry.run = ActiveRun(name, callback, entry.task, NOON_US)
     return entry.run
 
 
@@ -89,20 +89,20 @@ def test_end_that_came_while_the_list_was_written_is_kept() -> None:
 
 
 def test_removed_task_leaves_its_run_behind() -> None:
-    """The run of a removed task is remembered as departed, and superseded, until it ends."""
+    """The run of a removed task is remembered as orphaned, and superseded, until it ends."""
     book = book_with(a="0 3 * * *")
     run = running(book, "a")
     take_over(book, outcome_of(book))
-    assert book.departed == {"a": run}
+    assert book.orphaned_runs == {"a": run}
     assert run.is_superseded
     take_over(book, outcome_of(book, a="0 3 * * *"))
-    assert book.departed == {}
+    assert book.orphaned_runs == {}
     assert book.entries["a"].run is run
 
 
 def test_schedules_are_shared_and_dropped() -> None:
     """Tasks with one cron text share a schedule; a schedule nobody uses is forgotten."""
-    schedules = Schedules(UTC)
+    schedules = Timetables(UTC)
     assert schedules.of("0 3 * * *") is schedules.of("0 3 * * *")
     used, unused = schedules.of("0 3 * * *"), schedules.of("0 4 * * *")
     schedules.keep({"0 3 * * *"})

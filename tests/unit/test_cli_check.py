@@ -13,6 +13,8 @@ NO_MINUTE = (
     "on_calendar gives hour and no minute, so it fires every minute of the matching hours;"
     ' write minute = 0 for once an hour, or minute = "*" if that is meant'
 )
+TRIGGERS = "cron, every, daily, at, on_startup, on_calendar, on_unit_active_sec"
+KEYS = ["config", "ok", "services", "timers", "errors", "invalid", "warnings", "faults"]
 BAD = """\
 [supervisor]
 timers = true
@@ -55,8 +57,10 @@ def test_everything_at_once(tmp_path: Path) -> None:
     assert result.stdout.splitlines() == [
         f"{path}:9: error: service 2: has no id",
         rf'{path}:18: error: timer 2: id "b\x1b" holds a character that cannot be printed',
+        f"{path}:17: error: timer 2: has no trigger; give at least one of {TRIGGERS}",
         f'{path}:23: error: timer "c": target "nobody" is no service',
         f'{path}:15: warning: timer "a": {NO_MINUTE}',
+        "  a: Every minute from 03:00 to 03:59, every day",
         "1 service and 1 timer can be used; 3 invalid, 1 warning.",
     ]
 
@@ -66,7 +70,7 @@ def test_json(tmp_path: Path) -> None:
     result = check(tmp_path, BAD, "--json")
     assert result.exit_code == 4
     found: Any = json.loads(result.stdout)
-    assert list(found) == ["config", "ok", "services", "timers", "errors", "invalid", "warnings"]
+    assert list(found) == KEYS
     assert (found["ok"], found["services"], found["timers"], found["errors"]) == (False, ["job"], ["a"], [])
     assert found["invalid"][0] == {
         "kind": "service",
@@ -74,8 +78,12 @@ def test_json(tmp_path: Path) -> None:
         "index": 1,
         "line": 9,
         "reason": "has no id",
+        "file": None,
     }
     assert [each["line"] for each in found["warnings"]] == [15]
+    faults = [("service", 9), ("timer", 18), ("timer", 17), ("timer", 23)]
+    assert [(each["kind"], each["line"]) for each in found["faults"]] == faults
+    assert len(found["invalid"]) == 3
 
 
 def test_nothing_wrong(tmp_path: Path) -> None:
@@ -99,7 +107,7 @@ def test_unusable(tmp_path: Path, as_json: bool) -> None:
     path = tmp_path / "duly.toml"
     if as_json:
         found: Any = json.loads(result.stdout)
-        assert list(found) == ["config", "ok", "services", "timers", "errors", "invalid", "warnings"]
+        assert list(found) == KEYS
         assert found["ok"] is False
         assert found["errors"] == [{"line": n, "reason": reason} for n, reason in enumerate(reasons, start=1)]
     else:
@@ -160,3 +168,105 @@ def test_the_file_that_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "other.toml").write_text("")
     monkeypatch.setenv("DULY_CONFIG", "other.toml")
     assert "the file defines no service and no timer" in CliRunner().invoke(main, ["check"]).stdout
+
+
+MANY = """\
+[[service]]
+id = "job"
+type = "oneshot"
+command = "save > all.txt"
+restart = "no"
+stage = 9
+colour = "red"
+env = { A = 1, B = "", C = true }
+requires = ["nobody", "noone"]
+after = ["job"]
+
+[[timer]]
+id = "t"
+target = "nobody"
+on_startup_sec = -1
+on_unit_active_sec = "x"
+on_calendar = [{ minute = 60, hour = 24 }, { month = 13 }]
+timezone = "Mars/Olympus"
+enabled = "yes"
+"""
+
+
+def test_every_fault_of_an_entry(tmp_path: Path) -> None:
+    """An entry with many faults gets all of them, in one go; it is still one invalid entry."""
+    result = check(tmp_path, MANY)
+    said = [line.partition("error: ")[2] for line in result.stdout.splitlines() if "error: " in line]
+    parts = [
+        *("colour", '">"', "stage", "env.A", "env.C", "restart is for", "after names", '"nobody"', '"noone"'),
+        *(
+            "on_startup_sec",
+            "on_unit_active_sec",
+            "minute must",
+            "hour must",
+            "month",
+            "Mars/Olympus",
+            "enabled",
+            '"nobody"',
+        ),
+    ]
+    assert [part for part, line in zip(parts, said, strict=True) if part not in line] == []
+    assert result.stdout.splitlines()[-1].startswith("0 services and 0 timers can be used; 2 invalid")
+
+
+SHELL_TEXTS = pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("save > all.txt", ">"),
+        ("save 2>&1", "2>&1"),
+        ("dump | gzip", "|"),
+        ("cd /srv && save", "&&"),
+        ("save; sync", ";"),
+        ("echo $HOME", "$HOME"),
+        ('echo "$HOME"', "$HOME"),
+        ("echo ${HOME}/x", "${HOME}"),
+        ("echo `date`", "`date`"),
+        ("rm /tmp/*.log", "*"),
+        ("rm log[0-9]", "[0-9]"),
+        ("ls ~/backup", "~/backup"),
+        ("LANG=C sort x", "LANG="),
+    ],
+)
+
+
+@SHELL_TEXTS
+def test_shell_syntax_for_a_shell(tmp_path: Path, command: str, found: str) -> None:
+    """With `shell = true` the same texts are fine: that is the first way out."""
+    text = f"[[service]]\nid = 'a'\nshell = true\ncommand = {json.dumps(command)}\n"
+    assert check(tmp_path, text).exit_code == 0
+
+
+@SHELL_TEXTS
+def test_shell_syntax_in_a_text(tmp_path: Path, command: str, found: str) -> None:
+    """What only a shell understands is refused, and both ways out are shown."""
+    result = check(tmp_path, f"[[service]]\nid = 'a'\ncommand = {json.dumps(command)}\n")
+    assert result.exit_code == 4
+    line = result.stdout.splitlines()[0]
+    assert f':3: error: service "a": command has "{found}", which only a shell understands' in line
+    assert "For a shell: shell = true. If it is meant as it stands: command = [" in line
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "grep 'a*|b$' x",
+        "awk '{ print $1 }' x",
+        r"find . -name '*.py' -exec rm {} \;",
+        ["grep", "*", "$HOME", "~/x", ">"],
+        "curl http://127.0.0.1/?page=1",
+        "git diff HEAD~1",
+        "[ -f x ]",
+        "env LANG=C sort x",
+        "grep end$ x",
+        r"echo \$HOME \*",
+    ],
+)
+def test_what_is_meant_as_it_stands(tmp_path: Path, command: Any) -> None:
+    """A list, and what is quoted or escaped, reaches the program as it is."""
+    result = check(tmp_path, f"[[service]]\nid = 'a'\ncommand = {json.dumps(command)}\n")
+    assert result.exit_code == 0, result.stdout

@@ -1,147 +1,193 @@
-"""What `duly cluster` shows of a board, to people and to machines."""
+"""What `duly cluster` shows, to people and to machines."""
 
 import json
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from duly.cli.cluster import lines, shape
-from duly.instant import SECOND_US
-from duly.store.board import Place, Seat, View, shard_of
+from duly.cli import main
+from duly.cli.cluster import cluster_json, cluster_lines, history_json, history_lines
+from duly.cluster.table import NodeView, PastRun, RunRecord, TaskView
+from duly.instant import NEVER_US, SECOND_US
 
 NOW_US = 1_800_000_000 * SECOND_US
-SHARDS = 8
 
 
-def seat(member: int, **changes: Any) -> Seat:
-    """A member that joined a minute ago and beat a second ago."""
+def node(number: int, **changes: Any) -> NodeView:
+    """A node that joined a minute ago and sent a heartbeat a second ago."""
     fields: dict[str, Any] = {
-        "member": member,
-        "name": f"host{member}:{member}00",
-        "edition": 2,
-        "is_alive": True,
+        "node": number,
+        "name": f"host{number}:{number}00",
+        "beat": 60,
+        "lease_us": 6 * SECOND_US,
+        "version": "1.0",
+        "lag_us": 0,
         "joined_us": NOW_US - 60 * SECOND_US,
-        "beaten_us": NOW_US - SECOND_US,
-        "lag_ms": 0,
-        "is_leaving": False,
+        "seen_us": NOW_US - SECOND_US,
+        "fenced_us": None,
+        "fenced_by": None,
+        "runs": [],
     }
-    return Seat(**{**fields, **changes})
+    return NodeView(**{**fields, **changes})
 
 
-def seen(*seats: Seat, holders: list[int | None], lost: dict[int, tuple[int, int]] | None = None) -> View:
-    """A board with these members and holders; the shards *lost* were so by whom, how many seconds ago."""
-    places = []
-    for number, holder in enumerate(holders):
-        by, ago_s = (lost or {}).get(number, (None, None))
-        lost_us = None if ago_s is None else NOW_US - ago_s * SECOND_US
-        places.append(Place(number, number + 1, holder, NOW_US - 30 * SECOND_US, by, lost_us))
-    return View(NOW_US, 2, list(seats), places)
+def fenced(number: int, ago_s: int, *runs: str, by: str = "host1:100") -> NodeView:
+    """A node that was fenced."""
+    return node(number, fenced_us=NOW_US - ago_s * SECOND_US, fenced_by=by, runs=list(runs))
 
 
-def told(view: View, *, wide: int | None = None, with_shards: bool = False, task: str | None = None) -> str:
-    """The text for people."""
-    return click.unstyle("\n".join(lines(view, wide, with_shards=with_shards, task_name=task)))
+def task(**changes: Any) -> TaskView:
+    """A task that is due in a minute."""
+    fields: dict[str, Any] = {
+        "name": "report",
+        "definition": "",
+        "state": "",
+        "wake_us": NOW_US + 60 * SECOND_US,
+        "paused": False,
+        "run_by": None,
+        "started_us": None,
+        "token": 7,
+        "interruptions": 0,
+        "target": None,
+    }
+    return TaskView(**{**fields, **changes})
 
 
-def test_members_at_rest() -> None:
-    """Two members that share: one line in sum, and one for each, with no word of failovers."""
-    text = told(seen(seat(1, lag_ms=7), seat(2), holders=[1, 2] * 4))
-    first, blank, head, *rows = text.splitlines()
-    assert first == "2 members, 8 shards, edition 2."
+def past(number: int, **changes: Any) -> PastRun:
+    """A run that began a minute ago and took two seconds."""
+    started_us = NOW_US - 60 * SECOND_US
+    record = RunRecord("an-id", "cron", started_us, started_us + 2 * SECOND_US, "success", **changes)
+    return PastRun(number, "report", "host1:100", 7, started_us, record)
+
+
+def shown(*nodes: NodeView, tasks: tuple[TaskView, ...] = (), wide: int | None = None) -> list[str]:
+    """The lines for people."""
+    return click.unstyle("\n".join(cluster_lines("default", NOW_US, nodes, tasks, wide))).splitlines()
+
+
+def test_nodes_at_rest() -> None:
+    """One line in sum, one for each node, and nothing about failovers."""
+    first, blank, head, *rows = shown(node(2), node(1, lag_us=7_500_000))
+    assert first == "Namespace default: 2 nodes, 0 runs."
     assert blank == ""
-    assert head.lower().split() == ["member", "state", "shards", "edition", "lag", "last", "beat", "joined"]
-    assert [row.split()[:6] for row in rows] == [
-        ["host1:100", "alive", "4", "2", "7", "ms"],
-        ["host2:200", "alive", "4", "2", "0", "ms"],
+    assert head.lower().split() == ["node", "state", "runs", "lag", "heartbeat", "version", "joined"]
+    assert [row.split() for row in rows] == [
+        ["host1:100", "living", "0", "7.5s", "1s", "ago", "1.0", "1m", "ago"],
+        ["host2:200", "living", "0", "0s", "1s", "ago", "1.0", "1m", "ago"],
     ]
 
 
 def test_nobody_there() -> None:
-    """A board on which nobody has ever been."""
-    assert told(seen(holders=[None] * SHARDS)) == "0 members, 8 shards, edition 2; 8 shards held by nobody."
+    """A namespace without nodes is one line."""
+    assert shown() == ["Namespace default: 0 nodes, 0 runs."]
 
 
-def test_one_of_each_is_counted_in_the_singular() -> None:
-    """One member, one shard."""
-    assert told(seen(seat(1), holders=[1])).startswith("1 member, 1 shard, edition 2.")
+def test_runs_of_nodes() -> None:
+    """The runs of each node are named, the first five."""
+    lines = shown(node(1, runs=["a"]), node(2, runs=list("bcdefgh")), node(3))
+    assert lines[0] == "Namespace default: 3 nodes, 8 runs."
+    assert lines[-2:] == ["host1:100 runs a.", "host2:200 runs b, c, d, e, f and 2 more."]
 
 
-def test_states() -> None:
-    """Silent members come last; what they hold is nobody's; an older list and a leave are told."""
-    view = seen(
-        seat(1, is_alive=False, beaten_us=NOW_US - 3_600 * SECOND_US),
-        seat(2, edition=1),
-        seat(3, is_leaving=True),
-        seat(4),
-        holders=[1, 1, 4, 4, 4, 4, 3, None],
-    )
-    first, _, _, *rows = told(view).splitlines()
-    assert first == "3 members, 8 shards, edition 2; 3 shards held by nobody; 1 member on an older list."
-    words = [row.split() for row in rows]
-    assert [word[0] for word in words] == ["host2:200", "host3:300", "host4:400", "host1:100"]
-    assert words[0][1:3] == ["older", "list"]
-    assert [word[1] for word in words[1:]] == ["leaving", "alive", "silent"]
+@pytest.mark.parametrize(("age_s", "state"), [(0, "living"), (5, "living"), (6, "silent"), (90, "silent")])
+def test_silent_node(age_s: int, state: str) -> None:
+    """A node is silent when its last heartbeat is a lease old."""
+    view = node(1, seen_us=NOW_US - age_s * SECOND_US)
+    lines = shown(view)
+    assert lines[3].split()[1] == state
+    assert lines[0].endswith("; 1 node silent.") == (state == "silent")
+    assert cluster_json("default", NOW_US, [view], [])["nodes"][0]["state"] == state
 
 
-def test_shards() -> None:
-    """Each shard with its holder, term, since when, and its last failover."""
-    view = seen(seat(1), holders=[1, None, 9], lost={2: (7, 90)})
-    table = told(view, with_shards=True).splitlines()[4:]
-    assert table[1].lower().split() == ["shard", "held", "by", "term", "since", "last", "failover"]
-    assert "host1:100" in table[2]
-    assert "nobody" in table[3]
-    assert "a member that is gone" in table[4]
+def test_failovers() -> None:
+    """Fenced nodes are failovers with what was taken, latest first; a node that came back is none."""
+    lines = shown(node(1), fenced(2, 300), fenced(3, 60, "a", "b"), fenced(4, 5, by="host4:400"))
+    assert lines[0] == "Namespace default: 1 node, 0 runs."
+    assert lines[5:] == [
+        "Failover 1m ago: host3:300 was fenced by host1:100; its runs start once more: a, b.",
+        "Failover 5m ago: host2:200 was fenced by host1:100; it ran nothing.",
+    ]
 
 
-def test_last_failover() -> None:
-    """The latest failover is told: how many, from whom, and who has them now."""
-    lost = {0: (9, 500), 1: (1, 30), 2: (1, 30), 3: (1, 30)}
-    view = seen(seat(1), seat(2), holders=[1, 2, 1, 2], lost=lost)
-    last = told(view).splitlines()[-1]
-    assert last.startswith("Last failover ")
-    assert last.endswith(": 3 shards of host1:100, held now by host1:100, host2:200.")
-    gone = told(seen(seat(1), holders=[1], lost={0: (9, 5)})).splitlines()[-1]
-    assert "1 shard of a member that is gone" in gone
+@pytest.mark.parametrize(
+    ("view", "words"),
+    [
+        (task(), "report is due in 1m."),
+        (task(wake_us=0, interruptions=1), "report is due; it was cut off once."),
+        (task(wake_us=NEVER_US), "report is never due."),
+        (
+            task(paused=True, interruptions=3),
+            "report is due in 1m; it is paused; it was cut off 3 times in a row.",
+        ),
+        (
+            task(run_by="host1:100", started_us=NOW_US - 5 * SECOND_US),
+            "report runs on host1:100, begun 5s ago, token 7.",
+        ),
+    ],
+)
+def test_task(view: TaskView, words: str) -> None:
+    """One task is told in a sentence: when it is due, who runs it, and what is the matter with it."""
+    assert shown(tasks=(view,))[-1] == words
 
 
-@pytest.mark.parametrize("name", ["nightly report", "", "Grüße\n🎉"])
-def test_task(name: str) -> None:
-    """Where a task is, by its name alone: it need not be there."""
-    view = seen(seat(1), seat(2), holders=[1, 2] * 4)
-    number = shard_of(name, SHARDS)
-    last = told(view, task=name).splitlines()[-1]
-    assert last.startswith(f"{name!r} is in shard {number}, held by host{1 + number % 2}:")
-    assert last.endswith(f"term {number + 1}.")
-    assert shape(view, name)["task"] == {"name": name, "shard": number}
-
-
-def test_shape() -> None:
-    """Machines get everything: all members, all shards."""
-    view = seen(seat(1), seat(2, is_alive=False), holders=[1, 2, None], lost={1: (9, 5)})
-    answer = json.loads(json.dumps(shape(view, None)))
-    assert answer["at"] == "2027-01-15T08:00:00+00:00"
-    assert answer["edition"] == 2
-    assert "task" not in answer
-    assert answer["members"][0] == {
+def test_cluster_json() -> None:
+    """Machines get all nodes with their state, all failovers, and the task."""
+    views = [node(1, runs=["a"]), fenced(2, 5, "b")]
+    answer = json.loads(json.dumps(cluster_json("default", NOW_US, views, [task()])))
+    assert (answer["at"], answer["namespace"]) == ("2027-01-15T08:00:00+00:00", "default")
+    assert answer["nodes"][0] == {
         "name": "host1:100",
-        "alive": True,
-        "leaving": False,
-        "edition": 2,
-        "shards": 1,
+        "state": "living",
+        "runs": ["a"],
         "lag_ms": 0,
-        "last_beat": "2027-01-15T07:59:59+00:00",
+        "heartbeat_age_s": 1,
+        "lease_s": 6,
+        "version": "1.0",
         "joined": "2027-01-15T07:59:00+00:00",
     }
-    assert [each["holder"] for each in answer["shards"]] == ["host1:100", "host2:200", None]
-    assert answer["shards"][1]["last_failover"] == {
-        "at": "2027-01-15T07:59:55+00:00",
-        "from": "a member that is gone",
-    }
+    assert (answer["nodes"][1]["state"], answer["nodes"][1]["runs"]) == ("fenced", [])
+    assert answer["failovers"] == [
+        {"at": "2027-01-15T07:59:55+00:00", "node": "host2:200", "by": "host1:100", "runs": ["b"]}
+    ]
+    assert answer["task"]["due"] == "2027-01-15T08:01:00+00:00"
+
+
+def test_history() -> None:
+    """Each run has its task, node, cause, start, length, result and error."""
+    runs = [past(9, error="ValueError: no"), past(8)]
+    head, *rows = [click.unstyle(line) for line in history_lines(NOW_US, runs, None, count=20)]
+    assert head.lower().split() == ["run", "task", "node", "cause", "started", "lasted", "result", "error"]
+    assert rows[0].split() == [
+        *("9", "report", "host1:100", "cron", "1m", "ago", "2s", "success", "ValueError:", "no")
+    ]
+    assert "--before 8" in history_lines(NOW_US, runs, None, count=2)[-1]
+    assert history_lines(NOW_US, [], None, count=2) == ["Nothing has run yet, or not lately."]
+    answer = history_json("default", NOW_US, runs, None)
+    assert [run["id"] for run in answer["runs"]] == [9, 8]
+    assert answer["runs"][0]["duration_s"] == 2
 
 
 def test_narrow_terminal() -> None:
     """What is too wide loses columns, not lines."""
-    rows = told(seen(seat(1, name="a" * 60), holders=[1]), wide=40).splitlines()
+    rows = shown(node(1, name="a" * 60), wide=40)
     assert all(len(row) <= 40 for row in rows[1:])
     assert len(rows) == 4
+
+
+def test_hostile_names() -> None:
+    """No name reaches a terminal as a control sequence."""
+    evil = "\x1b[31m\n"
+    views = [node(1, name=evil, runs=[evil]), fenced(2, 5, evil, by=evil)]
+    assert "\x1b[31m" not in "".join(shown(*views, tasks=(task(name=evil, run_by=evil, started_us=0),)))
+
+
+@pytest.mark.parametrize(
+    "words", [["state.db"], ["history", "state.db"], ["pause", "a", "state.db"], ["remove", "a", "state.db"]]
+)
+def test_file_is_refused(words: list[str]) -> None:
+    """A file is no cluster: each command says so with code 2, and `show` may be left out."""
+    result = CliRunner().invoke(main, ["cluster", *words])
+    assert result.exit_code == 2
+    assert "a file belongs to one scheduler" in result.output

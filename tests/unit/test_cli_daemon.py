@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from duly.cli import COMMANDS, main, talking
-from duly.cli.talking import Talk
-from duly.daemon.views import TimerReading
-from duly.supervisor.output import Tail
-from tests.daemons import CONFIG, TIMERS, FakeDaemon, listening, us
+from duly.cli import COMMANDS, main, proxy
+from duly.cli.proxy import DaemonProxy
+from duly.daemon.protocol import FAILED, OperationError
+from duly.daemon.views import TimerSnapshot
+from duly.processes.output import Tail
+from tests.worlds.daemons import CONFIG, FakeDaemon, elsewhere, listening, us
 
 
 @pytest.fixture
@@ -131,8 +131,8 @@ def test_one_timer(path: Path) -> None:
     assert run("timers", "bad", "--socket", str(path)).exit_code == 4
 
 
-def test_gate(path: Path) -> None:
-    """A closed gate is said plainly, with how to open it, and is no error; it is opened at run time."""
+def test_switch(path: Path) -> None:
+    """A closed switch is said plainly, with how to open it; only for what acts is that an error."""
     assert lines("timers", "--off", "--socket", str(path)) == ["The timer subsystem is off."]
     [said] = lines("timers", "--socket", str(path))
     assert said.startswith("The timer subsystem is off: it is experimental")
@@ -141,8 +141,8 @@ def test_gate(path: Path) -> None:
     assert list(told) == ["status", "message"]
     assert told["status"] == "disabled"
     for command in ("trigger", "enable", "disable"):
-        told = answer(command, "backup", "--socket", str(path))
-        assert told["status"] == "disabled"
+        result = run(command, "backup", "--socket", str(path), "--json")
+        assert (result.exit_code, json.loads(result.stdout)["status"]) == (1, "disabled")
     assert lines("timers", "--on", "--socket", str(path)) == ["The timer subsystem is on."]
     assert answer("timers", "--socket", str(path))["status"] == "enabled"
 
@@ -163,7 +163,7 @@ def test_services(path: Path) -> None:
 def test_status(path: Path) -> None:
     """The status begins with the state, then what is wrong, then what there is."""
     shown = lines("status", "--socket", str(path))
-    assert shown[:2] == ["duly 9.9  running for 3h 5m, pid 1234", "  health     3 problems"]
+    assert shown[:2] == ["duly 9.9  running for 3h 5m, pid 1234", "  health     2 problems"]
     assert "  services   3 (1 running, 1 failed)" in shown
     assert "  timers     2 (0 running); next: backup in 15h" in shown
     assert answer("status", "--socket", str(path))["health"]["ok"] is False
@@ -172,7 +172,7 @@ def test_status(path: Path) -> None:
 def test_health_check(here: Path) -> None:
     """With --check the exit code says whether all is well."""
     fine = FakeDaemon(replace(CONFIG, invalid=()))
-    fine.readings = {}
+    fine.snapshots = {}
     fine.services = list  # type: ignore[method-assign]
     with listening(here / "fine.sock", fine):
         assert run("status", "--check", "--socket", "fine.sock").exit_code == 0
@@ -184,7 +184,7 @@ def test_health_check(here: Path) -> None:
 def test_a_miss_warns_and_passes_the_check(here: Path) -> None:
     """A miss that nobody meant is told as a warning, in words, and fails no health check."""
     missed = FakeDaemon(replace(CONFIG, invalid=()))
-    missed.readings = {"backup": TimerReading(last_missed_us=us("03:30"), last_miss_reason="shutdown")}
+    missed.snapshots = {"backup": TimerSnapshot(last_missed_us=us("03:30"), last_miss_reason="shutdown")}
     missed.services = list  # type: ignore[method-assign]
     with listening(here / "missed.sock", missed):
         assert run("status", "--check", "--socket", "missed.sock").exit_code == 0
@@ -240,10 +240,78 @@ def test_logs(path: Path) -> None:
     assert run("logs", "mail", "--socket", str(path)).exit_code == 1
 
 
+def test_history_of_all_machines(path: Path, daemon: FakeDaemon) -> None:
+    """Runs of shared timers on other machines are among those of this one, with the machine."""
+    daemon.elsewhere = [elsewhere(2, "poll", "11:30"), elsewhere(4, "backup", "02:00")]
+    at = ("--socket", str(path))
+    assert lines("history", *at) == [
+        "RUN  MACHINE  SERVICE  TIMER   REASON    STARTED  LASTED  RESULT   EXIT  MESSAGE",
+        "  -  here     -        poll    -         5m ago   -       missed      -  overlap",
+        "  2  far:9    mail     poll    schedule  30m ago  1m      success     0  -",
+        "  2  here     web      -       boot      1h ago   1h      running     -  -",
+        "  4  here     backup   backup  schedule  8h ago   1m      exit        3  -",
+        "  4  far:9    backup   backup  schedule  10h ago  1m      success     0  -",
+        "  1  here     backup   backup  schedule  1d ago   5m      success     0  -",
+    ]
+    asked = [answer("history", *options, *at)["runs"] for options in (["backup"], ["mail"], ["web"])]
+    shown = [[(run["id"], run["machine"]) for run in runs] for runs in asked]
+    assert shown == [[(4, None), (4, "far:9"), (1, None)], [(2, "far:9")], [(2, None)]]
+    older = answer("history", "--before", "4", *at)["runs"]
+    assert [(run["id"], run["machine"]) for run in older] == [(2, None), (4, "far:9"), (1, None)]
+    assert [run["id"] for run in answer("history", "--before", "99", *at)["runs"]] == [4, 2, 1]
+    only = answer("history", "--timer", "poll", "--service", "web", *at)
+    assert only["runs"] == []
+    assert lines("history", "-n", "1", *at)[-1] == "There are older ones: --shared 2"
+    (second,) = answer("history", "-n", "1", "--shared", "2", *at)["runs"]
+    assert (second["id"], second["machine"]) == (4, None)
+    assert lines("history", "-n", "2", *at)[-1] == "There are older ones: --before 4 --shared 2"
+
+
+def test_earlier_runs_of_this_daemon(path: Path, daemon: FakeDaemon) -> None:
+    """A run that this daemon recorded under the name of an earlier life is listed once."""
+    daemon.elsewhere = [elsewhere(4, "backup", "03:30", machine="here:8")]
+    assert [run["id"] for run in answer("history", "backup", "--socket", str(path))["runs"]] == [4, 1]
+
+
+def test_logs_of_another_machine(path: Path, daemon: FakeDaemon) -> None:
+    """The output of a run elsewhere is shown, and a line says where it was; as the latest or by number."""
+    at = ("--socket", str(path))
+    daemon.elsewhere = [
+        elsewhere(2, "backup", "11:30", output="far\n", result="exit", message="exited with code 3")
+    ]
+    there = ["--run", "2", "--machine", "far:9", "--no-timestamps"]
+    for chosen in (["backup"], ["--run", "2", "--machine", "far:9"], [*there, "-f"]):
+        result = run("logs", *chosen, *at)
+        assert (result.exit_code, result.stdout) == (0, "far\n")
+        assert result.stderr == (
+            "run 2 of backup, started 2026-01-01T11:30:00+00:00, exit after 1m: exited with code 3\n"
+            "it ran on far:9; of its output the last 64 KiB are kept\n"
+        )
+    refused = run("logs", "--run", "7", "--machine", "far:9", *at)
+    assert (refused.exit_code, "no run 7 on far:9" in refused.stderr) == (3, True)
+    assert run("logs", "backup", "--machine", "far:9", *at).exit_code == 2
+    assert answer("logs", "--run", "1", *at)["run"]["machine"] is None
+
+
+def test_history_without_the_database(path: Path, daemon: FakeDaemon) -> None:
+    """If the database cannot be reached, what ran here is shown, and a line says what is missing."""
+    daemon.fault = OperationError(FAILED, "the database does not answer")
+    fault = "runs of other machines are not shown: the database does not answer"
+    at = ("--socket", str(path))
+    assert lines("history", "backup", *at)[1:][-1] == f"Not complete: {fault}"
+    assert len(lines("history", "backup", *at)) == 4
+    assert run("logs", "backup", *at).stderr.splitlines()[0] == f"Perhaps not the latest: {fault}"
+    old = "timers are shown as this machine last knew them: the database does not answer"
+    assert lines("timers", *at)[-1] == f"Perhaps old: {old}"
+    assert answer("timers", *at)["fault"] == old
+    assert run("logs", "--run", "2", "--machine", "far:9", *at).exit_code == 1
+
+
 def test_following(path: Path) -> None:
     """Following a run that has ended shows it and ends."""
     result = run("logs", "--run", "1", "-f", "--socket", str(path))
-    assert (result.exit_code, result.stdout) == (0, "one\ntwo\nthree\n")
+    told = "".join(f"2025-12-31 03:30:00 {line}\n" for line in ("one", "two", "three"))
+    assert (result.exit_code, result.stdout) == (0, told)
     shown = run("logs", "--run", "1", "-f", "--json", "--socket", str(path)).stdout.splitlines()
     assert [json.loads(line)["run"]["id"] for line in shown] == [1]
 
@@ -373,86 +441,6 @@ def test_waiting(path: Path) -> None:
     assert "exit code 5 after 0s: exited with code 5" in result.stderr
 
 
-def test_trigger_elsewhere(path: Path, daemon: FakeDaemon) -> None:
-    """A run on another machine is told with that machine, to people and to machines."""
-    daemon.member = "b:17"
-    assert lines("trigger", "backup", "--socket", str(path)) == ["Triggered backup on b:17: run 42 there."]
-    assert answer("trigger", "backup", "--socket", str(path)) == {
-        "done": "triggered",
-        "id": "backup",
-        "run": 42,
-        "member": "b:17",
-    }
-
-
-@pytest.mark.parametrize(
-    ("end", "code", "said"),
-    [
-        ({"last_result": "success"}, 0, "success"),
-        ({"last_result": "exit"}, 1, "exit"),
-        ({"last_result": "interrupted"}, 1, "interrupted"),
-        ({"last_result": "success", "last_run_us": us("12:00")}, 1, "only that machine knows how"),
-    ],
-    ids=["success", "failure", "cut off", "another run"],
-)
-def test_waiting_elsewhere(
-    path: Path,
-    daemon: FakeDaemon,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    end: dict[str, Any],
-    code: int,
-    said: str,
-) -> None:
-    """With --wait a run on another machine is waited for by its timer, and the command ends as it did."""
-    daemon.member = "b:17"
-    before = TIMERS["backup"]
-    under_way = {"backup": msgspec.structs.replace(before, running_run=42, last_result=None)}
-    changed = {"backup": msgspec.structs.replace(before, **end)}
-    pauses: list[float] = []
-
-    def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) % 3 == 0:
-            daemon.readings = changed
-
-    monkeypatch.setattr("duly.cli.actions.time.sleep", pause)
-    daemon.readings = under_way
-    result = run("trigger", "backup", "--wait", "--socket", str(path))
-    assert (result.exit_code, result.stdout) == (code, f"run 42 on b:17 ended: {said}\n")
-    assert result.stderr == "Triggered backup on b:17: run 42 there.\n"
-    assert len(pauses) == 3
-    daemon.readings = under_way
-    result = run("trigger", "backup", "--wait", "--json", "--socket", str(path))
-    known = None if "last_run_us" in end else said
-    assert (result.exit_code, json.loads(result.stdout)["result"]) == (code, known)
-
-
-@pytest.mark.parametrize("is_off", [False, True], ids=["unknown", "switched off"])
-@pytest.mark.parametrize("looks", [19, 20], ids=["for a moment", "for good"])
-def test_waiting_for_what_is_out_of_sight(
-    path: Path, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, *, is_off: bool, looks: int
-) -> None:
-    """A timer of which nothing is known for a moment is waited for; for longer, that is said, with code 1."""
-    daemon.member = "b:17"
-    ended = msgspec.structs.replace(TIMERS["backup"], last_result="success")
-    pauses: list[float] = []
-
-    def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        daemon.readings = {"backup": ended} if len(pauses) == 1 + looks else None if is_off else {}
-
-    monkeypatch.setattr("duly.cli.actions.time.sleep", pause)
-    daemon.readings = {"backup": msgspec.structs.replace(ended, running_run=42, last_result=None)}
-    result = run("trigger", "backup", "--wait", "--socket", str(path))
-    end = "ended: success" if looks < 20 else "is out of sight; `duly history` there tells how it ended"
-    assert (result.exit_code, result.stdout) == (looks // 20, f"run 42 on b:17 {end}\n")
-    assert len(pauses) == 1 + looks
-    daemon.readings = {}
-    result = run("trigger", "backup", "--wait", "--json", "--socket", str(path))
-    assert (result.exit_code, json.loads(result.stdout)["result"]) == (1, None)
-
-
 # --- finding the daemon ---
 
 
@@ -481,7 +469,7 @@ def test_no_daemon(here: Path, arguments: tuple[str, ...]) -> None:
 
 def test_daemon_that_does_not_answer(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that is stopped is told apart from one that is down, and its store is read instead."""
-    monkeypatch.setattr(talking, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(proxy, "_PATIENCE_S", 0.1)
     (here / "duly.toml").write_text('[[service]]\nid = "web"\ncommand = "true"\n')
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind("duly.sock")
@@ -612,14 +600,8 @@ def test_terminal_is_not_obeyed(monkeypatch: pytest.MonkeyPatch, path: Path, dae
 
     from duly.cli import logs  # noqa: PLC0415 - its stdout is replaced
 
-    told = Talk(_place(path), as_json=False).read("logs", run=1)
+    told = DaemonProxy(None, str(path)).read("logs", run=1)
     monkeypatch.setattr(sys, "stdout", Terminal())
     logs._write(told["output"])
     assert shown == ["red \\x1b[31m\tx\n"]
     assert click.unstyle(shown[0]) == shown[0]
-
-
-def _place(path: Path) -> Any:
-    from duly.cli.finding import Place  # noqa: PLC0415 - only this test needs it
-
-    return Place(None, str(path))

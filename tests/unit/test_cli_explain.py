@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from duly.cli import main
-from duly.cli.explain import hints, values_text
+from duly.cli.cron import hints, values_text
 from duly.cron import CronExpression
 from duly.cron.fields import HOUR, MINUTE, MONTH, WEEKDAY, Field, parse_field
 

@@ -27,7 +27,7 @@ def test_to_stdout(tmp_path: Path) -> None:
         f'{path}:3: left out: the hour field "99" must be 0-23, not 99',
         "1 translated, 1 left out",
     ]
-    assert '\ncommand = ["/bin/sh", "-c", "a | b"]\n' in result.stdout
+    assert 'command = ["/bin/sh", "-c", "a | b"] }' in result.stdout
 
 
 def test_to_a_file(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_to_a_file(tmp_path: Path) -> None:
 def test_user_column() -> None:
     """The user of a system's crontab is no part of the command."""
     result = imported("-", "--user-column", stdin="@daily root run\n")
-    assert '\ncommand = ["run"]\n' in result.stdout
+    assert 'command = "run" }' in result.stdout
     assert '-:1: runs as the user that runs duly, not as "root"' in result.stderr
 
 
@@ -54,7 +54,7 @@ def test_user_column() -> None:
     [
         (b"\0", "binary"),
         (b"\xff", "not UTF-8"),
-        (b"#" * 2_000_000, "larger than 1 MiB"),
+        (b"#" * 5_000_000, "larger than 4 MiB"),
     ],
 )
 def test_unusable_input(tmp_path: Path, content: bytes, part: str) -> None:

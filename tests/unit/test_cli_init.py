@@ -20,7 +20,10 @@ def test_writes_a_file_that_is_fine(tmp_path: Path, name: str) -> None:
     assert result.exit_code == 0
     assert str(path) in result.stdout
     checked = CliRunner().invoke(main, ["check", str(path)])
-    assert checked.stdout == "2 services and 1 timer can be used; nothing is wrong.\n"
+    assert checked.stdout.splitlines() == [
+        "  backup: At 03:30, every day",
+        "2 services and 1 timer can be used; nothing is wrong.",
+    ]
 
 
 def test_default_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from duly.cli import COMMANDS, main
-from duly.cli.firings import ahead_text
+from duly.cli.cron import ahead_text
 
 
 def run(*arguments: str, **options: Any) -> Result:

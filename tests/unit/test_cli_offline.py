@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,11 +15,12 @@ from click.testing import CliRunner, Result
 from duly.cli import main
 from duly.clock import HostClock
 from duly.config.loading import load
+from duly.config.schema import config_zone
 from duly.daemon import views
 from duly.instant import MINUTE_US, SECOND_US, instant_of
 from duly.store.history import MissRow, RunRow
-from duly.store.sqlite import SQLiteStore
-from duly.store.tables import SQLiteRows, TimerShelf
+from duly.store.sqlite import SQLiteStore, SQLiteTimerRepository
+from tests.worlds.histories import LooseHistory
 
 HOUR_US = 60 * MINUTE_US
 NOW = datetime(2026, 1, 10, 12, 34, tzinfo=UTC)
@@ -65,11 +67,13 @@ def remember(path: Path, runs: Sequence[RunRow], misses: Sequence[MissRow], time
     async def written() -> None:
         store = SQLiteStore(path / "duly.db")
         contents = await store.open("me")
-        rows = SQLiteRows(store)
+        rows = LooseHistory(store)
         await rows.put(runs, misses)
         await rows.declare({service.id: views.definition_text(service) for service in config.services})
-        shelf: TimerShelf[Any] = TimerShelf(store, contents.scheduler_id, lambda record: record)
-        await shelf.replace(put=timers, removed=[])
+        repository: SQLiteTimerRepository[Any] = SQLiteTimerRepository(
+            store, contents.scheduler_id, lambda record: record
+        )
+        await repository.replace(put=timers, removed=[])
         await store.close()
 
     asyncio.run(written())
@@ -77,12 +81,10 @@ def remember(path: Path, runs: Sequence[RunRow], misses: Sequence[MissRow], time
 
 def definition() -> str:
     """The definition of the timer as the timers keep it."""
-    from duly.timers.record import text_of  # noqa: PLC0415 - not while the gate is closed
+    from duly.timers.record import text_of  # noqa: PLC0415 - not while the timers are off
 
     config = load(Path("duly.toml"))
-    from duly.cli.offline import zone_of  # noqa: PLC0415 - as above
-
-    return text_of(config.timers[0], zone_of(config))
+    return text_of(config.timers[0], config_zone(config))
 
 
 def timer_row(**changed: Any) -> tuple[Any, ...]:
@@ -182,7 +184,9 @@ def test_history_and_logs(here: Path) -> None:
     assert [row["reason"] for row in told["misses"]] == ["overlap"]
     assert [row["id"] for row in answer("history", "hourly")["runs"]] == [7]
     assert run("logs", "backup").stdout == "saved\n"
-    assert run("logs", "backup", "-f").stdout == "saved\n"
+    assert run("logs", "backup", "-f", "--no-timestamps").stdout == "saved\n"
+    assert re.fullmatch(r"....-..-.. ..:..:.. saved\n", run("logs", "backup", "-f").stdout)
+    assert run("logs", "--grep", "^sa", "--no-timestamps").stdout == "backup | saved\n"
     assert run("logs", "--run", "7").stdout == "saved\n"
     assert run("logs", "--run", "99").exit_code == 3
     assert run("logs", "nobody").exit_code == 3
@@ -196,8 +200,8 @@ def test_before_the_first_start(here: Path) -> None:
     assert not (here / "duly.db").exists()
 
 
-def test_closed_gate(here: Path) -> None:
-    """While the gate is closed nothing of timers is shown, whatever the store has."""
+def test_closed_switch(here: Path) -> None:
+    """While the switch is closed nothing of timers is shown, whatever the store has."""
     remember(here, RUNS, MISSES, [timer_row()])
     (here / "duly.toml").write_text(TEXT.replace("timers = true", "timers = false"))
     assert answer("timers")["status"] == "disabled"
@@ -268,7 +272,7 @@ def test_plan(here: Path) -> None:
     assert shown[:2] == ["+ service site", "~ service backup"]
     assert shown[2] == "    env: KEY, TOKEN changed"
     assert shown[3] == "~ timer hourly"
-    assert shown[4] == '    on_calendar: [{"minute":[0]}] -> [{"minute":[30]}]'
+    assert shown[4] == "    on_calendar: Every hour -> At 30 minutes past every hour"
     assert "- service web" in shown
     assert "1 to add, 2 to change, 1 to remove; 0 stay as they are." in shown
     assert "secret" not in result.stdout

@@ -1,6 +1,8 @@
 """Refusals on the command line: the mark under the fault, what to write instead, and nothing raw."""
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 from zoneinfo import available_timezones
 
@@ -10,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duly.cli import main
-from duly.cli.refusals import close_zones, printable, width
+from duly.cli.output import width
+from duly.formatting import close_zones, printable
 
 
 def run(command: str, *arguments: str) -> Result:
@@ -136,3 +139,11 @@ def test_refusals_never_crash(text: str) -> None:
     result = run("next", "--tz", "UTC", "--from", "2026-01-01", "--", text)
     assert result.exit_code in (0, 2)
     assert all(line.isprintable() for line in result.output.split("\n"))
+
+
+def test_page_without_what_draws_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without jinja2 `duly verify --html` says what to install before it reads the trace."""
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    result = run("verify", "no-such-trace.jsonl", "--html", str(tmp_path / "page.html"))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "error: --html needs jinja2: pip install 'duly[web]'\n"

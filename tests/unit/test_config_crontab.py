@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duly.config import Calendar, Service, Timer, load
-from duly.config.crontab import Translated, toml_of, translated
-from duly.config.crontab.commands import command_of, percent_split
+from duly.config.crontab import Translated, command_of, percent_split, toml_of, translated_crontab
 from duly.cron import CronExpression
 from tests.property.strategies import texts
 
 SH = "/bin/sh"
 ODD_STEP = "has a step that crons read differently, or not at all"
+FIVE_FIELDS = "five fields come before the command; take out the seconds or the year"
 NO_MAIL = "duly sends no mail; the output of each run is in its history (duly logs)"
 
 
 def jobs(text: str, **options: Any) -> list[tuple[Service, Timer]]:
-    found = translated(text, **options)
+    found = translated_crontab(text, **options)
     assert not [remark for remark in found.remarks if remark.is_left_out]
     return [(job.service, job.timer) for job in found.jobs]
 
@@ -32,7 +32,7 @@ def job(line: str, **options: Any) -> tuple[Service, Timer]:
 
 
 def remarks(text: str, **options: Any) -> list[tuple[int, str]]:
-    return [(remark.line, remark.text) for remark in translated(text, **options).remarks]
+    return [(remark.line, remark.text) for remark in translated_crontab(text, **options).remarks]
 
 
 def loads_clean(found: Translated, folder: Path) -> None:
@@ -129,6 +129,7 @@ def test_percent_signs(text: str, script: str, stdin: str | None) -> None:
     assert percent_split(text) == (script, stdin)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "text", ["cat%one%two\\%%%three", "cat; cat # done%END%'x' $HOME", "{ cat; } | tr a b%banana"]
 )
@@ -158,7 +159,7 @@ def test_zone() -> None:
     """The zone of the schedule is the zone of the timers; jobs of a zone that nobody knows are left out."""
     known = "0 1 * * * a\nCRON_TZ=Asia/Tokyo\n0 1 * * * b\n@reboot c\n"
     text = f"{known}CRON_TZ=Asia/Tokio\n0 1 * * * d\n@reboot e\n"
-    found = translated(text)
+    found = translated_crontab(text)
     assert [(each.timer.id, each.timer.timezone) for each in found.jobs] == [
         ("a", None),
         ("b", "Asia/Tokyo"),
@@ -181,6 +182,20 @@ def test_zone() -> None:
         ("0 0 ? * 1 x", 'left out: the day field "?" has a Quartz token (? L W #)'),
         ("0 0 * *", "left out: it has 4 fields; five and a command are needed"),
         ("0 0 * * *", "left out: it has 5 fields; five and a command are needed"),
+        *(
+            (
+                line,
+                f'left out: its sixth word "{sixth}" looks like a time field: {FIVE_FIELDS}',
+            )
+            for line, sixth in (
+                ("0 30 3 * * * run", "*"),
+                ("0 30 3 ? * MON-FRI run", "MON-FRI"),
+                ("*/10 * * * * * *", "*"),
+                ("0 0 12 1/5 * ? * run", "?"),
+                ("30 3 * * * 2030 run", "2030"),
+                ("0 */5 * * * 1-5 2026-2030 run", "1-5"),
+            )
+        ),
         ("nonsense", "left out: it has 1 fields; five and a command are needed"),
         ("@daily", "left out: it has no command"),
         ("@every 5m x", 'left out: "@every" is not a macro that all crons know'),
@@ -197,7 +212,7 @@ def test_remarks(line: str, reason: str) -> None:
 def test_user_column() -> None:
     """In a system's crontab the sixth field is a user, which duly does not become."""
     text = "@daily root run x\n0 0 * * *\twww-data\tls\n* * * * * root\n"
-    found = translated(text, has_user_column=True)
+    found = translated_crontab(text, has_user_column=True)
     assert [each.service.command for each in found.jobs] == [("run", "x"), ("ls",)]
     assert [remark.text for remark in found.remarks] == [
         'runs as the user that runs duly, not as "root"',
@@ -234,11 +249,11 @@ def test_file(tmp_path: Path) -> None:
         'PATH=/usr/bin\nX="a\\b \x7f ü"\n*/5 * 1 * 2 run | \x01 "q"\n@reboot cat%ü%\n'
         "HOME=/srv\nCRON_TZ=UTC\n1 2 3 4 * x\n"
     )
-    found = translated(text)
+    found = translated_crontab(text)
     assert len(found.jobs) == 3
     loads_clean(found, tmp_path)
-    assert '# line 3: */5 * 1 * 2 run | \\x01 "q"' in toml_of(found)
-    assert "# This needs a shell." in toml_of(found)
+    [line] = [line for line in toml_of(found).splitlines() if line.endswith("# line 3")]
+    assert 'cron = "*/5 * 1 * 2", command = ["/bin/sh", "-c", "run | \\U00000001 \\"q\\""]' in line
 
 
 def fires(calendars: tuple[Calendar, ...], moment: datetime) -> bool:
@@ -280,18 +295,18 @@ def _at(expression: CronExpression, hour: int, minute: int) -> bool:
 def test_any_text_is_translated_or_told(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     """Whatever a crontab holds, each line is a job, a variable or a remark, and the file loads clean."""
     text = "\n".join(line.replace("\0", "") for line in lines)
-    loads_clean(translated(text), tmp_path_factory.mktemp("crontab"))
+    loads_clean(translated_crontab(text), tmp_path_factory.mktemp("crontab"))
 
 
 def test_command_that_is_an_empty_text(tmp_path: Path) -> None:
     """A line whose command is an empty quoted text is left to the shell, as cron does, and can be loaded."""
-    found = translated("* * * * * '' now\n")
+    found = translated_crontab("* * * * * '' now\n")
     assert [each.service.command for each in found.jobs] == [("/bin/sh", "-c", "'' now")]
     loads_clean(found, tmp_path)
 
 
 def test_shell_that_is_no_name(tmp_path: Path) -> None:
     """An empty SHELL is as good as none."""
-    found = translated("SHELL=' '\n* * * * * a | b\n")
+    found = translated_crontab("SHELL=' '\n* * * * * a | b\n")
     assert [each.service.command for each in found.jobs] == [("/bin/sh", "-c", "a | b")]
     loads_clean(found, tmp_path)

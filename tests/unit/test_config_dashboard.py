@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from duly.config import Config, Dashboard, PingUrl, Service, changes, config_of
-from duly.config.addresses import Address, address
-from duly.config.errors import ConfigError
+from duly.config import Config, Dashboard, Service, config_of
 from duly.config.loading import load, load_to_run
+from duly.config.plan import changes
+from duly.config.schema import ConfigError, PingUrl
+from duly.config.values import ListenAddress, address
 from duly.daemon.views import definition, definition_text
 
 PATH = Path("/etc/duly/duly.toml")
@@ -46,13 +47,13 @@ def test_paths_are_seen_from_the_file() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("127.0.0.1:8787", Address("127.0.0.1", 8787)),
-        ("localhost:0", Address("localhost", 0)),
-        ("[::1]:80", Address("::1", 80)),
-        ("unix:/run/duly.sock", Address(path="/run/duly.sock")),
+        ("127.0.0.1:8787", ListenAddress("127.0.0.1", 8787)),
+        ("localhost:0", ListenAddress("localhost", 0)),
+        ("[::1]:80", ListenAddress("::1", 80)),
+        ("unix:/run/duly.sock", ListenAddress(path="/run/duly.sock")),
     ],
 )
-def test_addresses(text: str, expected: Address) -> None:
+def test_addresses(text: str, expected: ListenAddress) -> None:
     """An address is a host and a port, or a path, and is written as it was read."""
     assert address(text) == expected
     assert str(expected) == text

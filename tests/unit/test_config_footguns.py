@@ -12,7 +12,7 @@ PATH = Path("duly.toml")
 JOB = {"id": "job", "command": ["true"], "type": "oneshot"}
 DAY = 86_400
 SLOW_JOB = (
-    'its target "job" may run for 3601 s (timeout_sec), and it fires as often as every 1 h:'
+    'its target "job" may run for 1h 1s (timeout_sec), and it fires as often as every 1h:'
     " firings meanwhile are missed"
 )
 SAME_MINUTE = (
@@ -169,8 +169,8 @@ def test_disabled_target() -> None:
     assert warnings({**hourly, "enabled": False}, job={"enabled": False}) == []
 
 
-def test_gate() -> None:
-    """Timers behind a closed gate are pointed out, and so is a file that starts nothing."""
+def test_switch() -> None:
+    """Timers behind a closed switch are pointed out, and so is a file that starts nothing."""
     reason = "timers are defined and switched off; timers = true under [supervisor] switches them on"
     assert warnings(timer(on_calendar={"minute": 0}), timers=False) == [reason]
     assert warnings(timers=False) == []
@@ -180,7 +180,7 @@ def test_gate() -> None:
 
 
 def test_tilde() -> None:
-    """Whoever writes a home directory as ~ is told that it is not one here."""
+    """Anyone who writes a home directory as ~ is told that it is not one here."""
     [store] = warnings(store="~/duly.db")
     assert store == 'store "~/duly.db" is taken as it is: ~ does not stand for a home directory here'
     [cwd] = warnings(job={"cwd": "~/x"})
@@ -195,3 +195,15 @@ def test_many_timers_on_one_target() -> None:
         for number in range(1000)
     ]
     assert warnings(*timers) == []
+
+
+def test_overlaps_that_are_not_missed() -> None:
+    """Of timers that queue, or replace the run before, no overlap is a reason for a warning."""
+    given = {"minute": 0, "hour": 3}
+    services = [{"id": "job", "type": "oneshot", "command": "true", "timeout_sec": 200_000}]
+    timers = [
+        {"id": name, "target": "job", "on_calendar": given, "overlap": overlap}
+        for name, overlap in (("a", "queue"), ("b", "replace"), ("c", "skip"))
+    ]
+    config = config_of(Path("duly.toml"), services, timers, {"timers": True})
+    assert {warned.id for warned in config.warnings} == {"c"}

@@ -9,8 +9,9 @@ from textwrap import dedent
 
 import pytest
 
-from duly.config import ConfigError, load, socket_path, store_path
-from duly.config.starter import STARTERS
+from duly.cli.init import starter
+from duly.config import ConfigError, load
+from duly.config.schema import socket_path, store_path
 
 TOML = """\
 # [[service]]
@@ -93,10 +94,10 @@ def test_lines_with_carriage_returns(tmp_path: Path) -> None:
     assert [each.line for each in load(path).invalid] == [4, 26, 33, 40]
 
 
-def test_inline_entries_have_no_line(tmp_path: Path) -> None:
-    """Entries in an inline array are checked as well; no line is better than a wrong one."""
+def test_inline_entries(tmp_path: Path) -> None:
+    """Entries in an inline array are checked as well, each with the line on which it begins."""
     found = load(write(tmp_path, "duly.toml", 'service = [{id = "a"},\n{id = "b", command = "x"}]\n'))
-    assert [(each.id, each.reason, each.line) for each in found.invalid] == [("a", "has no command", None)]
+    assert [(each.id, each.reason, each.line) for each in found.invalid] == [("a", "has no command", 1)]
     assert [each.id for each in found.services] == ["b"]
 
 
@@ -117,9 +118,9 @@ def test_missing_key_has_the_line_of_its_entry(tmp_path: Path) -> None:
         ("x = " + "[" * 100_000, "is nested too deeply", None),
         ("x = " + "1" * 5000, "is not TOML: ", None),
         ("\n[[services]]\nid = 'a'\n", 'unknown table "services"; did you mean service?', 2),
-        ("[[cron]]\n", 'unknown table "cron"; did you mean timer?', 1),
+        ("[[cron]]\n", 'unknown table "cron"; did you mean job?', 1),
         ("[daemon]\n", 'unknown table "daemon"; did you mean supervisor?', 1),
-        ("\ntimers = true\n", 'unknown key "timers"; did you mean timer?', 2),
+        ("\ntimers = true\n", "timers is a setting: write it under [supervisor]", 2),
         ("[service]\nid = 'a'\n", "write [[service]] with two brackets: there can be several", 1),
         ("timer = 3\n", "timer must be an array of tables, not 3", 1),
         ("supervisor = 3\n", "supervisor must be a table, not 3", 1),
@@ -166,7 +167,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason", "line"),
     [
-        (b"x = 1\n" * 200_000, "is larger than 1 MiB, which no such file is; is it the right one?", None),
+        (b"x = 1\n" * 700_000, "is larger than 4 MiB, which no such file is; is it the right one?", None),
         (b"\x7fELF\0\0", "is binary, not text", None),
         (b"# a\n# \xff\n", "is not UTF-8 text", 2),
     ],
@@ -218,9 +219,9 @@ def test_paths(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".toml", ".py"])
 def test_starters(tmp_path: Path, suffix: str) -> None:
     """The files to begin with load without a word, and both say the same."""
-    found = load(write(tmp_path, f"duly{suffix}", STARTERS[suffix]))
+    found = load(write(tmp_path, f"duly{suffix}", starter(suffix) or ""))
     assert (found.invalid, found.warnings) == ((), ())
-    other = load(write(tmp_path, "other.toml", STARTERS[".toml"]))
+    other = load(write(tmp_path, "other.toml", starter(".toml") or ""))
     assert (found.settings, found.services, found.timers) == (other.settings, other.services, other.timers)
 
 
@@ -244,9 +245,13 @@ def python(folder: Path, text: str) -> Path:
         ),
         ("import json\njson.loads('{')\n", "raises JSONDecodeError: ", 2),
         ("raise KeyError\n", "raises KeyError", 1),
-        ("\nexit()\n", "calls exit; a configuration only defines SERVICES and TIMERS", 2),
-        ("import sys\nsys.exit(3)\n", "calls exit; a configuration only defines SERVICES and TIMERS", 2),
-        ("import os\nos._exit(7)\n", "calls exit; a configuration only defines SERVICES and TIMERS", 2),
+        ("\nexit()\n", "calls exit; a configuration only defines JOBS, SERVICES and TIMERS", 2),
+        (
+            "import sys\nsys.exit(3)\n",
+            "calls exit; a configuration only defines JOBS, SERVICES and TIMERS",
+            2,
+        ),
+        ("import os\nos._exit(7)\n", "calls exit; a configuration only defines JOBS, SERVICES and TIMERS", 2),
         ("raise GeneratorExit\n", "raises GeneratorExit", 1),
         ("def f(): f()\nf()\n", "raises RecursionError: ", 1),
         (
@@ -254,7 +259,7 @@ def python(folder: Path, text: str) -> Path:
             "raises E (and its message cannot be read)",
             3,
         ),
-        ("", "defines neither SERVICES nor TIMERS", None),
+        ("", "defines neither JOBS nor SERVICES nor TIMERS", None),
         ("x = 1\nservices = []\n", "defines services, which is not read; did you mean SERVICES?", 2),
         ("SERVICES = []\nTIMER = []\n", "defines TIMER, which is not read; did you mean TIMERS?", 2),
         (
@@ -284,7 +289,7 @@ def test_exit_of_a_child_of_the_file(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_passes(tmp_path: Path) -> None:
-    """Whoever interrupts a file that is being loaded, interrupts."""
+    """Anyone who interrupts a file that is being loaded, interrupts."""
     with pytest.raises(KeyboardInterrupt):
         load(python(tmp_path, "raise KeyboardInterrupt\n"))
 
@@ -386,6 +391,7 @@ def test_printing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (said.out, said.err) == ("", "hello\n")
 
 
+@pytest.mark.heavy
 def test_import_is_light() -> None:
     """Loading a configuration needs neither an event loop nor a database driver."""
     program = dedent("""\

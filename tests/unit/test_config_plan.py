@@ -2,19 +2,9 @@
 
 from pathlib import Path
 
-from duly.config import (
-    Changed,
-    Defined,
-    Invalid,
-    Kept,
-    KeyChange,
-    Named,
-    Plan,
-    Service,
-    Timer,
-    changes,
-    config_of,
-)
+from duly.config import Service, Timer, config_of
+from duly.config.plan import Changed, ConfigPlan, Defined, Kept, KeyChange, Named, changes
+from duly.config.schema import Invalid
 
 A = Service("a", ("run",), type="oneshot")
 B = Service("b", ("run",))
@@ -33,7 +23,7 @@ def test_all_at_once() -> None:
     slower = Service("a", ("run", "-v"), type="oneshot", timeout_sec=9)
     plan = changes(Defined([A, B], [T]), Defined([slower], [T, Timer("u", "a", on_startup_sec=1)]))
     assert not plan.is_empty
-    assert plan == Plan(
+    assert plan == ConfigPlan(
         added=(Named("timer", "u"),),
         changed=(
             Changed(
@@ -45,7 +35,6 @@ def test_all_at_once() -> None:
         removed=(Named("service", "b"),),
         unchanged=(Named("timer", "t"),),
     )
-    assert plan.only("timer") == Plan(added=plan.added, unchanged=plan.unchanged)
 
 
 def test_ids_of_services_and_timers_are_apart() -> None:

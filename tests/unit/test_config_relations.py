@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duly.config import config_of
-from duly.config.relations import _knots
+from duly.config.checking import _knots
 
 PATH = Path("duly.toml")
 
@@ -52,7 +52,7 @@ def test_later_stage() -> None:
 
 
 def test_faults_spread() -> None:
-    """Whoever requires an invalid service is invalid too, and the others are not."""
+    """Anyone who requires an invalid service is invalid too, and the others are not."""
     found = reasons(
         service("c", requires=["b"]),
         service("b", requires=["a"]),

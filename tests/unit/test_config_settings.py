@@ -1,12 +1,11 @@
-"""Settings that cannot be used refuse the whole file to whoever wants to run by it, and only to them."""
+"""Settings that cannot be used refuse the whole file to anyone who wants to run by it, and only to them."""
 
 from pathlib import Path
 
 import pytest
 
-from duly.config import starts_at_boot
-from duly.config.errors import ConfigError
 from duly.config.loading import load, load_to_run
+from duly.config.schema import ConfigError, starts_at_boot
 
 
 def test_bad_settings_refuse_to_run(tmp_path: Path) -> None:

@@ -9,11 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duly.core.agenda import Agenda
-from duly.core.causes import Cause, cause_standing, preempts_retry, scheduled_us, starts_owed
+from duly.core.causes import (
+    MEANINGS,
+    REASON_MEANINGS,
+    Cause,
+    Reason,
+    cause_standing,
+    preempts_retry,
+    scheduled_us,
+    starts_owed,
+)
 from duly.core.reconciliation import reconciled
 from duly.core.record import COLUMNS, record_of, task_from
 from duly.core.registration import Registration
-from duly.core.schedule import Schedule, minute_begun
 from duly.core.task import (
     Task,
     called,
@@ -29,6 +37,7 @@ from duly.core.task import (
     succeeded,
     wakes_us,
 )
+from duly.core.timetable import CronTimetable, Timetable, minute_begun
 from duly.cron import CronExpression
 from duly.errors import (
     TaskInvalidStructureError,
@@ -43,8 +52,8 @@ NOON_US = 1_767_268_800_000_000  # 2026-01-01 12:00 UTC
 DELAY_US = 5 * MINUTE_US
 
 
-def schedule(cron: str) -> Schedule:
-    return Schedule(CronExpression.parse(cron), UTC)
+def schedule(cron: str) -> Timetable:
+    return CronTimetable(CronExpression.parse(cron), UTC)
 
 
 def new_task(cron: str = "* * * * *", now_us: int = NOON_US + 30 * SECOND_US) -> Task:
@@ -57,6 +66,11 @@ def new_task(cron: str = "* * * * *", now_us: int = NOON_US + 30 * SECOND_US) ->
         minute_us=minute_begun(now_us, UTC),
         scheduler_id="abc",
     )
+
+
+def test_every_cause_has_a_meaning() -> None:
+    """People are told what each cause of a task and each reason of a service means."""
+    assert (set(MEANINGS), set(REASON_MEANINGS)) == (set(Cause), set(Reason))
 
 
 def test_new_task_is_due_in_its_own_minute() -> None:
@@ -304,7 +318,7 @@ def reconcile(items: list[Registration], known: dict[str, Task], live: dict[str,
         live=live or {},
         now_us=NOON_US,
         minute_us=NOON_US,
-        schedule_of=lambda cron: Schedule(CronExpression.parse(cron), UTC),
+        schedule_of=lambda cron: CronTimetable(CronExpression.parse(cron), UTC),
         scheduler_id="abc",
         is_restart=True,
     )
@@ -331,7 +345,7 @@ def test_only_what_changed_is_written() -> None:
 def test_record_and_back() -> None:
     """A record read back is the task it was made of, field by field."""
     task = failed(started(new_task(), NOON_US, is_retry=True), NOON_US + 5)
-    again = task_from(record_of(task), lambda cron: Schedule(CronExpression.parse(cron), UTC))
+    again = task_from(record_of(task), lambda cron: CronTimetable(CronExpression.parse(cron), UTC))
     assert record_of(again) == record_of(task)
     assert again.due_us == task.due_us
 
@@ -367,4 +381,4 @@ def damaged(column: str, value: object) -> list[object]:
 def test_damaged_records(record: object, kind: type[TaskTryDeserializeError]) -> None:
     """Each way a record can be damaged has its own error."""
     with pytest.raises(kind):
-        task_from(record, lambda cron: Schedule(CronExpression.parse(cron), UTC))
+        task_from(record, lambda cron: CronTimetable(CronExpression.parse(cron), UTC))

@@ -10,6 +10,7 @@ import pytest
 
 from duly.cron import CronExpression
 from duly.errors import CronCalculationError, FieldParseError, InvalidCronExpressionError
+from tests.unit.cron_meaning import are_equivalent
 
 MEGABYTE = 1_000_000
 
@@ -143,7 +144,7 @@ def test_megabyte_that_is_valid() -> None:
     text = " " * MEGABYTE + "0" * MEGABYTE + "5 * * * *"
     expression = CronExpression.parse(text)
     assert expression.text == text
-    assert expression.is_equivalent_to(CronExpression.parse("5 * * * *"))
+    assert are_equivalent(expression, CronExpression.parse("5 * * * *"))
 
 
 def test_made_by_parse_only() -> None:
@@ -184,8 +185,8 @@ def test_equal_by_text() -> None:
 def test_equivalent_by_meaning(one: str, other: str) -> None:
     """Two expressions are equivalent when they are due at the same times, however they are written."""
     first, second = CronExpression.parse(one), CronExpression.parse(other)
-    assert first.is_equivalent_to(second)
-    assert second.is_equivalent_to(first)
+    assert are_equivalent(first, second)
+    assert are_equivalent(second, first)
     assert first != second
 
 
@@ -202,7 +203,7 @@ def test_equivalent_by_meaning(one: str, other: str) -> None:
 )
 def test_not_equivalent(one: str, other: str) -> None:
     """Two expressions that are ever due at different times are not equivalent."""
-    assert not CronExpression.parse(one).is_equivalent_to(CronExpression.parse(other))
+    assert not are_equivalent(CronExpression.parse(one), CronExpression.parse(other))
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))

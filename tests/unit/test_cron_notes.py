@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duly.cron import CronExpression
-from duly.cron.notes import Note, duration_text, notes, offset_text
+from duly.cron.notes import Note, notes, offset_text
+from duly.formatting import spelled_length
 from tests.property.strategies import ZONES, frequent_texts, near_transitions
 from tests.property.walker import transitions
 
@@ -156,9 +157,9 @@ def test_zone_without_changes(zone: tzinfo) -> None:
         (timedelta(minutes=44, seconds=30), "44 min 30 s"),
     ],
 )
-def test_duration_text(duration: timedelta, text: str) -> None:
+def test_spelled_length(duration: timedelta, text: str) -> None:
     """A shift is told in the units it has."""
-    assert duration_text(duration) == text
+    assert spelled_length(duration) == text
 
 
 @pytest.mark.parametrize("seconds", [0, 3600, -3600, 19_800, -16_200, -2670, 50_400, -43_200, 1, -1])

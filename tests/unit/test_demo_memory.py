@@ -6,10 +6,10 @@ from zoneinfo import ZoneInfo
 
 import apsw
 import pytest
+from examples.demo.memory import COUNTED_DUES, DemoMemory, dues_missed, memories_in, story_of
+from examples.demo.tasks import EVERY_FIVE, EVERY_MINUTE
 
 from duly import Scheduler
-from duly.cli.demo.cast import EVERY_FIVE, EVERY_MINUTE
-from duly.cli.demo.memory import COUNTED_DUES, Memory, dues_missed, memories_in, story_of
 from duly.instant import instant_of
 from duly.testing import VirtualClock, crash
 
@@ -18,10 +18,12 @@ NOON_US = instant_of(NOON)
 SECOND_US = 1_000_000
 
 
-def memory(name: str = "steady", cron: str = EVERY_MINUTE, *, answered_s: int = 0, **known: Any) -> Memory:
+def memory(
+    name: str = "steady", cron: str = EVERY_MINUTE, *, answered_s: int = 0, **known: Any
+) -> DemoMemory:
     """A task registered and last started so many seconds before noon."""
     at_us = NOON_US - answered_s * SECOND_US
-    return Memory(name, cron, registered_us=at_us, answered_us=at_us)._replace(**known)
+    return DemoMemory(name, cron, registered_us=at_us, answered_us=at_us)._replace(**known)
 
 
 def test_an_empty_memory_begins_a_new_story() -> None:

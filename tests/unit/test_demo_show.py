@@ -7,13 +7,13 @@ from pathlib import Path
 import apsw
 import pytest
 from click.testing import CliRunner, Result
+from examples.demo.__main__ import demo
+from examples.demo.output import DemoOutput, Lines, Terminal, output_for
+from examples.demo.show import CUT_OFF_CODE, NO_READER_CODE, Show
+from examples.demo.tasks import new_demo_tasks
+from examples.demo.view import DemoPhase, began
 
 from duly import Scheduler
-from duly.cli.demo import demo
-from duly.cli.demo.cast import cast_of
-from duly.cli.demo.output import Lines, Output, Terminal, output_for
-from duly.cli.demo.show import CUT_OFF_CODE, NO_READER_CODE, Show
-from duly.cli.demo.view import Phase, began
 from duly.testing import VirtualClock
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -30,16 +30,18 @@ class Tty(io.StringIO):
 class Rehearsal:
     """A show in virtual time and memory."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: DemoOutput) -> None:
         self.clock = VirtualClock(NOON)
         self.codes: list[int] = []
-        self.cast = cast_of(self.clock, block=lambda _length_s: None)
-        view = began(self.cast, [], store=":memory:", zone=UTC, process_id=7, story=("once upon a time",))
+        self.demo_tasks = new_demo_tasks(self.clock, block=lambda _length_s: None)
+        view = began(
+            self.demo_tasks, [], store=":memory:", zone=UTC, process_id=7, story=("once upon a time",)
+        )
         self.show = Show(view, output, self.clock, leave=self.codes.append)
 
     async def play(self, length: timedelta) -> None:
         """Begin, let *length* pass, stop gracefully."""
-        performance = asyncio.create_task(self.show.perform(self.cast, length_s=None))
+        performance = asyncio.create_task(self.show.perform(self.demo_tasks, length_s=None))
         await self.clock.advance(length)
         self.show.interrupt()
         await self.clock.advance(timedelta(minutes=2))
@@ -59,7 +61,7 @@ def test_five_minutes_of_the_show() -> None:
         "blocking": (6, 0),
         "important": (6, 0),
     }
-    assert rehearsal.show.view.phase is Phase.STOPPED
+    assert rehearsal.show.view.phase is DemoPhase.STOPPED
 
 
 def test_plain_lines_tell_the_show() -> None:

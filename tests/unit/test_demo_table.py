@@ -3,11 +3,11 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from examples.demo.notes import DemoNote, Tone
+from examples.demo.table import NOTES_SHOWN, StyledText, fitted, painted, screen_of, text_of
+from examples.demo.tasks import new_demo_tasks
+from examples.demo.view import DemoEnding, DemoPhase, DemoTaskView, DemoView, LastRun, began
 
-from duly.cli.demo.cast import cast_of
-from duly.cli.demo.notes import Note, Tone
-from duly.cli.demo.table import NOTES_SHOWN, Span, fitted, painted, screen_of, text_of
-from duly.cli.demo.view import DemoView, Ending, Outcome, Phase, TaskView, began
 from duly.testing import VirtualClock
 
 NOW = datetime(2026, 5, 4, 12, 0, 40, tzinfo=UTC)
@@ -16,13 +16,15 @@ STORY = ("welcome back: last seen 2m ago", "nothing was missed")
 
 
 def view_of(**changes: object) -> DemoView:
-    view = began([*cast_of(VirtualClock(NOW))], [], store="demo.db", zone=UTC, process_id=7, story=STORY)
+    view = began(
+        [*new_demo_tasks(VirtualClock(NOW))], [], store="demo.db", zone=UTC, process_id=7, story=STORY
+    )
     return replace(view, **changes)  # type: ignore[arg-type]
 
 
 def view_with(name: str, **changes: object) -> DemoView:
     view = view_of()
-    task: TaskView = replace(view.tasks[name], **changes)  # type: ignore[arg-type]
+    task: DemoTaskView = replace(view.tasks[name], **changes)  # type: ignore[arg-type]
     return replace(view, tasks={**view.tasks, name: task})
 
 
@@ -38,7 +40,7 @@ def test_the_whole_screen() -> None:
     """Header, story, table, notes and advice stand in their places."""
     running = view_with("slow", running_since=EARLIER, has_due_standing=True, ok=3)
     view = replace(
-        running, notes=(Note(NOW, "slow", "started: it is due", Tone.BUSY),), zone=ZoneInfo("Asia/Tokyo")
+        running, notes=(DemoNote(NOW, "slow", "started: it is due", Tone.BUSY),), zone=ZoneInfo("Asia/Tokyo")
     )
     assert seen(view, height=19) == [
         "duly demo  21:00:40 Asia/Tokyo  store demo.db  process 7",
@@ -84,12 +86,12 @@ def test_states(changes: dict[str, object], state: str) -> None:
 @pytest.mark.parametrize(
     ("last", "told"),
     [
-        (Outcome(Ending.OK, EARLIER), "ok 1m ago"),
-        (Outcome(Ending.FAILED, NOW), "failed 0s ago"),
-        (Outcome(Ending.INTERRUPTED), "interrupted"),
+        (LastRun(DemoEnding.OK, EARLIER), "ok 1m ago"),
+        (LastRun(DemoEnding.FAILED, NOW), "failed 0s ago"),
+        (LastRun(DemoEnding.INTERRUPTED), "interrupted"),
     ],
 )
-def test_last_results(last: Outcome, told: str) -> None:
+def test_last_results(last: LastRun, told: str) -> None:
     """The last result says how it ended and how long ago that was."""
     assert f"  {told}  " in row("steady", view_with("steady", last=last))
 
@@ -107,10 +109,10 @@ def test_a_narrow_terminal_leaves_out_what_matters_least() -> None:
 
 @pytest.mark.parametrize("width", [0, 1, 10, 79, 80, 81, 130])
 @pytest.mark.parametrize("height", [-1, 0, 1, 5, 15, 24, 60])
-@pytest.mark.parametrize("phase", list(Phase))
-def test_the_screen_keeps_to_its_size(width: int, height: int, phase: Phase) -> None:
+@pytest.mark.parametrize("phase", list(DemoPhase))
+def test_the_screen_keeps_to_its_size(width: int, height: int, phase: DemoPhase) -> None:
     """No line is wider than the terminal, and there are no more lines than it has rows."""
-    notes = tuple(Note(NOW, "important", "x" * 200, Tone.BAD) for _ in range(50))
+    notes = tuple(DemoNote(NOW, "important", "x" * 200, Tone.BAD) for _ in range(50))
     lines = screen_of(view_of(notes=notes, phase=phase), NOW, width=width, height=height)
     assert len(lines) <= max(height, 0)
     assert all(len(text_of(line)) <= width for line in lines)
@@ -118,7 +120,7 @@ def test_the_screen_keeps_to_its_size(width: int, height: int, phase: Phase) -> 
 
 def test_the_latest_notes_are_shown() -> None:
     """Of many notes the last ten are on the screen."""
-    notes = tuple(Note(NOW, "", f"note {number}.", Tone.PLAIN) for number in range(30))
+    notes = tuple(DemoNote(NOW, "", f"note {number}.", Tone.PLAIN) for number in range(30))
     shown = [line for line in seen(view_of(notes=notes), height=60) if "note" in line]
     assert [line.split()[-1] for line in shown] == [f"{number}." for number in range(20, 30)]
     assert len(shown) == NOTES_SHOWN
@@ -126,10 +128,10 @@ def test_the_latest_notes_are_shown() -> None:
 
 def test_a_stop_shows_what_it_waits_for() -> None:
     """While stopping, the runs that are waited for are named with their time."""
-    view = replace(view_with("slow", running_since=EARLIER), phase=Phase.STOPPING)
+    view = replace(view_with("slow", running_since=EARLIER), phase=DemoPhase.STOPPING)
     assert "stopping: waiting for slow (1m 12s) to end" in seen(view)
-    assert "stopping: writing the last results" in seen(view_of(phase=Phase.STOPPING))
-    assert "try  run it again  the story goes on" in seen(view_of(phase=Phase.STOPPED))
+    assert "stopping: writing the last results" in seen(view_of(phase=DemoPhase.STOPPING))
+    assert "try  run it again  the story goes on" in seen(view_of(phase=DemoPhase.STOPPED))
 
 
 def test_a_strange_store_name_stays_on_its_line() -> None:
@@ -139,13 +141,13 @@ def test_a_strange_store_name_stays_on_its_line() -> None:
 
 def test_a_cut_line_says_so() -> None:
     """A line that does not fit ends in an ellipsis."""
-    line = [Span("abc"), Span("def")]
+    line = [StyledText("abc"), StyledText("def")]
     assert [text_of(fitted(line, width)) for width in (6, 5, 2, 1, 0)] == ["abcdef", "abcd…", "a…", "…", ""]
 
 
 def test_colour_is_only_paint() -> None:
     """Paint adds codes around the text and is taken off after each span."""
-    assert painted([Span("a"), Span("b", Tone.BAD, is_bold=True)]) == "a\x1b[1;31mb\x1b[0m"
+    assert painted([StyledText("a"), StyledText("b", Tone.BAD, is_bold=True)]) == "a\x1b[1;31mb\x1b[0m"
 
 
 def test_columns_hold_what_a_day_brings() -> None:
@@ -154,7 +156,7 @@ def test_columns_hold_what_a_day_brings() -> None:
         "steady",
         running_since=EARLIER,
         cause="interrupted",
-        last=Outcome(Ending.FAILED, NOW - timedelta(minutes=59)),
+        last=LastRun(DemoEnding.FAILED, NOW - timedelta(minutes=59)),
         ok=999,
         failed=9999,
         has_due_standing=True,

@@ -4,10 +4,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from examples.demo.memory import DemoMemory
+from examples.demo.tasks import EVERY_MINUTE, new_demo_tasks
+from examples.demo.view import (
+    NOTES_KEPT,
+    DemoEnding,
+    DemoPhase,
+    DemoTaskView,
+    DemoView,
+    LastRun,
+    after,
+    began,
+)
 
-from duly.cli.demo.cast import EVERY_MINUTE, cast_of
-from duly.cli.demo.memory import Memory
-from duly.cli.demo.view import NOTES_KEPT, DemoView, Ending, Outcome, Phase, TaskView, after, began
 from duly.events import Event
 from duly.instant import instant_of
 from duly.testing import VirtualClock
@@ -38,9 +47,9 @@ def success(task: str, second: float) -> Event:
     return event("TaskRunCompleted", second, taskName=task, duration=2000, success=True)
 
 
-def view_after(*events: Event, memories: tuple[Memory, ...] = ()) -> DemoView:
-    cast = cast_of(VirtualClock(NOON))
-    view = began(cast, memories, store="demo.db", zone=UTC, process_id=7, story=("once",))
+def view_after(*events: Event, memories: tuple[DemoMemory, ...] = ()) -> DemoView:
+    demo_tasks = new_demo_tasks(VirtualClock(NOON))
+    view = began(demo_tasks, memories, store="demo.db", zone=UTC, process_id=7, story=("once",))
     for happened in events:
         view = after(view, happened)
     return view
@@ -51,27 +60,27 @@ def told(*events: Event) -> str:
 
 
 def test_a_view_begins_with_all_tasks_waiting() -> None:
-    """Before the first event every task of the cast is there and none of them runs."""
+    """Before the first event every demo task is there and none of them runs."""
     view = view_after()
     assert list(view.tasks) == ["steady", "flaky", "slow", "report", "blocking", "important"]
     assert view.running == []
-    assert view.phase is Phase.RUNNING
+    assert view.phase is DemoPhase.RUNNING
 
 
 @pytest.mark.parametrize(
     ("success_s", "failure_s", "outcome"),
     [
         (None, None, None),
-        (-60, None, Outcome(Ending.OK, at(-60))),
-        (-60, -30, Outcome(Ending.FAILED, at(-30))),
-        (-30, -60, Outcome(Ending.OK, at(-30))),
+        (-60, None, LastRun(DemoEnding.OK, at(-60))),
+        (-60, -30, LastRun(DemoEnding.FAILED, at(-30))),
+        (-30, -60, LastRun(DemoEnding.OK, at(-30))),
     ],
 )
 def test_the_store_tells_the_last_result(
-    success_s: int | None, failure_s: int | None, outcome: Outcome | None
+    success_s: int | None, failure_s: int | None, outcome: LastRun | None
 ) -> None:
     """The later of success and failure that the store remembers is the last result."""
-    memory = Memory("steady", EVERY_MINUTE, 0, 0)._replace(
+    memory = DemoMemory("steady", EVERY_MINUTE, 0, 0)._replace(
         last_success_us=None if success_s is None else instant_of(at(success_s)),
         last_failure_us=None if failure_s is None else instant_of(at(failure_s)),
     )
@@ -80,11 +89,11 @@ def test_the_store_tells_the_last_result(
 
 def test_an_interrupted_task_is_shown_until_it_restarts() -> None:
     """A task that was cut off is interrupted until its start, and its last result stays so until its end."""
-    memory = Memory("important", EVERY_MINUTE, 0, 0, is_cut_off=True)
+    memory = DemoMemory("important", EVERY_MINUTE, 0, 0, is_cut_off=True)
     before = view_after(memories=(memory,)).tasks["important"]
     restarted = view_after(start("important", 1, "interrupted"), memories=(memory,)).tasks["important"]
     assert (before.is_interrupted, restarted.is_interrupted) == (True, False)
-    assert before.last == restarted.last == Outcome(Ending.INTERRUPTED)
+    assert before.last == restarted.last == LastRun(DemoEnding.INTERRUPTED)
     assert restarted.cause == "interrupted"
 
 
@@ -92,7 +101,7 @@ def test_a_run_that_ends_well_is_counted() -> None:
     """A success is counted and ends the run."""
     task = view_after(start("steady", 0), success("steady", 2)).tasks["steady"]
     assert (task.running_since, task.ok, task.failed) == (None, 1, 0)
-    assert task.last == Outcome(Ending.OK, at(2))
+    assert task.last == LastRun(DemoEnding.OK, at(2))
 
 
 def test_a_failure_arms_a_retry_and_the_next_start_clears_it() -> None:
@@ -118,22 +127,22 @@ def test_a_due_stands_until_the_next_start() -> None:
 def test_an_override_forgets_all_but_an_interruption() -> None:
     """A task registered with a new configuration begins afresh, unless it was cut off."""
     overridden = event("TaskOverridden", 0, taskName="steady")
-    known = Memory("steady", EVERY_MINUTE, 0, 0, last_failure_us=1, retry_at_us=2)
+    known = DemoMemory("steady", EVERY_MINUTE, 0, 0, last_failure_us=1, retry_at_us=2)
     task = view_after(overridden, memories=(known,)).tasks["steady"]
     assert (task.last, task.retry_at) == (None, None)
     cut_off = known._replace(is_cut_off=True)
-    assert view_after(overridden, memories=(cut_off,)).tasks["steady"].last == Outcome(Ending.INTERRUPTED)
+    assert view_after(overridden, memories=(cut_off,)).tasks["steady"].last == LastRun(DemoEnding.INTERRUPTED)
 
 
 def test_the_phase_follows_the_stop() -> None:
     """A stop that was requested shows as stopping, one that is done as stopped."""
     stopping = event("SchedulerStopRequested")
-    assert view_after(stopping).phase is Phase.STOPPING
-    assert view_after(stopping, event("SchedulerStopped")).phase is Phase.STOPPED
+    assert view_after(stopping).phase is DemoPhase.STOPPING
+    assert view_after(stopping, event("SchedulerStopped")).phase is DemoPhase.STOPPED
 
 
 def test_what_is_not_shown_changes_nothing() -> None:
-    """An event of no interest, and one of a task that is not in the cast, leave the tasks as they are."""
+    """An event of no interest, and one of an unknown task, leave the tasks as they are."""
     view = view_after()
     assert after(view, event("PollStarted", pollTime="", scheduledTaskCount=6)) is view
     assert after(view, start("stranger", 0)).tasks is view.tasks
@@ -148,7 +157,7 @@ def test_notes_do_not_pile_up() -> None:
 
 def test_a_view_cannot_be_changed() -> None:
     """Views are values: folding makes new ones."""
-    task: TaskView = view_after().tasks["steady"]
+    task: DemoTaskView = view_after().tasks["steady"]
     with pytest.raises(dataclasses.FrozenInstanceError):
         task.ok = 3  # type: ignore[misc]
 

@@ -1,4 +1,4 @@
-"""The error table (SCHEDULER.md 6), row by row, and the public surface."""
+"""The error table (spec/scheduler.md 6), row by row, and the public surface."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import duly
 import duly.errors
 import duly.testing
-import duly.testing.simulation
 import duly.verify
 import duly.verify.foreign
 import duly.verify.reasons
@@ -53,6 +52,11 @@ ROWS: list[tuple[duly.SchedulerError, str, dict[str, Any]]] = [
         "Store state.db is in use by another scheduler (process 1 on host); stop that one first",
         {"store": "state.db", "holder": "process 1 on host"},
     ),
+    (
+        errors.TaskNotFoundError(name="raport", store="db", namespace="default", close=["report"]),
+        "There is no task 'raport' in namespace 'default' of db; did you mean report?",
+        {"name": "raport", "store": "db", "namespace": "default", "close": ["report"]},
+    ),
 ]
 
 
@@ -86,15 +90,14 @@ def test_long_names_do_not_flood_messages() -> None:
 def test_public_surface() -> None:
     """What is public is said here, so that it is never extended by accident."""
     assert sorted(duly.__all__) == sorted(
-        [*errors.__all__, "Event", "Scheduler", "SchedulerState", "in_thread"]
+        [
+            *errors.__all__,
+            *("App", "Event", "Retry", "Run", "Schedule", "Scheduler", "SchedulerState"),
+            *("crontab", "current_run", "daily", "every", "in_thread", "monthly", "once", "weekly"),
+        ]
     )
     assert all(hasattr(duly, name) for name in duly.__all__)
     assert duly.testing.__all__ == ["FaultyStore", "VirtualClock", "crash"]
-    assert duly.testing.simulation.__all__ == [
-        *("NO_FAULTS", "Cut", "DiskFault", "Faults", "Life", "Numbers", "Plan", "Point", "UnsoundLifeError"),
-        *("all_orders", "crash_points", "drawn", "every_crash_point", "lived", "numbers_of"),
-        *("shrunk", "simulate", "story", "tiny_world"),
-    ]
     assert duly.verify.__all__ == [
         *("PROPERTIES", "Fault", "Header", "Monitor", "Outcome", "Recorder"),
         *("Tally", "TraceError", "Verdict", "Violation", "judged"),
@@ -102,7 +105,7 @@ def test_public_surface() -> None:
     assert duly.verify.foreign.__all__ == ["APSchedulerRecorder", "CsvError", "lines_from_csv"]
     assert duly.verify.reasons.__all__ == ["Answer", "Kind", "UnknownTaskError", "why", "why_latest"]
     assert duly.cron.__all__ == ["CronExpression"]
-    assert duly.store.__all__ == ["Board", "Contents", "MemoryStore", "SQLiteStore", "Store", "store_for"]
+    assert duly.store.__all__ == ["Contents", "MemoryStore", "SQLiteStore", "Store", "store_for"]
     defined = {
         name for name, value in vars(duly.errors).items() if isinstance(value, type) and name[0] != "_"
     }

@@ -1,4 +1,4 @@
-"""Events reach listeners and the log, and a listener that fails harms nobody (SCHEDULER.md 7)."""
+"""Events reach listeners and the log, and a listener that fails harms nobody (spec/scheduler.md 7)."""
 
 import asyncio
 import json
@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 
 from duly import Event
-from duly.events import LEVELS, Announcer, one_line, tell_operator
+from duly.events import LEVELS, Announcer, warn_operator
+from duly.formatting import one_line
 from duly.store import MemoryStore
-from tests.world import MINUTE, World
+from tests.worlds.scheduler import MINUTE, World
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_event_has_name_level_time_and_fields() -> None:
     """A listener gets the event with its level, its time and its facts."""
-    heard: list[Event] = []
-    Announcer([heard.append], lambda: NOW).announce("TaskRunFailed", taskName="a")
-    assert heard == [Event("TaskRunFailed", logging.WARNING, NOW, {"taskName": "a"})]
+    received: list[Event] = []
+    Announcer([received.append], lambda: NOW).announce("TaskRunFailed", taskName="a")
+    assert received == [Event("TaskRunFailed", logging.WARNING, NOW, {"taskName": "a"})]
 
 
 def test_levels() -> None:
@@ -39,8 +40,11 @@ def test_levels() -> None:
         "RecorderFault",
         "MonitorFault",
     }
-    assert by_level[logging.WARNING] == {"TaskRunFailed", "TaskOrphaned", "ClockStepped", "SchedulerAborted"}
+    assert by_level[logging.WARNING] == {
+        *("TaskRunFailed", "TaskOrphaned", "TaskMissed", "ClockStepped", "SchedulerAborted")
+    }
     assert by_level[logging.INFO] == {
+        *("TaskRequested", "TaskPaused", "TaskResumed", "EntryAdded", "EntryChanged", "EntryRemoved"),
         "SchedulerStopRequested",
         "SchedulerStopped",
         "TaskRunStarted",
@@ -53,18 +57,17 @@ def test_levels() -> None:
         "PollRecovered",
         "RecorderRecovered",
     }
-    assert len(LEVELS) == 33 + len(DAEMON_LEVELS) + len(CLUSTER_LEVELS)
+    assert len(LEVELS) == 40 + len(DAEMON_LEVELS) + len(CLUSTER_LEVELS)
 
 
 CLUSTER_LEVELS = {
-    "MemberJoined": logging.INFO,
-    "ShardsTaken": logging.INFO,
-    "ShardsGiven": logging.INFO,
-    "ShardsLost": logging.ERROR,
-    "EditionPublished": logging.INFO,
-    "EditionSuperseded": logging.WARNING,
-    "BoardFault": logging.ERROR,
-    "BoardRecovered": logging.INFO,
+    "NodeJoined": logging.INFO,
+    "NodeFenced": logging.WARNING,
+    "NodeReturned": logging.WARNING,
+    "TrustLost": logging.ERROR,
+    "LoopBlocked": logging.WARNING,
+    "TaskInterruptedAgain": logging.ERROR,
+    "ListReconciled": logging.INFO,
     "ServerChanged": logging.WARNING,
 }
 
@@ -92,13 +95,15 @@ DAEMON_LEVELS = {
     "TimerRemoved": logging.INFO,
     "TimerUnreadable": logging.ERROR,
     "TimerFired": logging.INFO,
+    "TimerQueued": logging.INFO,
     "TimerMissed": logging.WARNING,
-    "TimerSkipped": logging.WARNING,
     "TimerRunEnded": logging.INFO,
     "TimerRetryScheduled": logging.INFO,
     "DashboardStarted": logging.INFO,
     "DashboardFault": logging.WARNING,
     "DeadManPingFailed": logging.WARNING,
+    "NotificationSent": logging.INFO,
+    "NotificationFailed": logging.WARNING,
     "ListenerFault": logging.ERROR,
     "ListenerRecovered": logging.INFO,
 }
@@ -110,7 +115,7 @@ def test_levels_of_the_daemon() -> None:
 
 
 def test_levels_of_a_cluster() -> None:
-    """Every event of a member of a cluster has its level."""
+    """Every event of a node of a cluster has its level."""
     assert {name: LEVELS[name] for name in CLUSTER_LEVELS} == CLUSTER_LEVELS
 
 
@@ -137,12 +142,12 @@ NASTY = ["a\nb", "\x1b[31mred", "tab\there", "\u202eright to left", "nul\0", "li
 @pytest.mark.parametrize("name", NASTY, ids=repr)
 def test_names_are_escaped_in_logs(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """Control and direction characters of a name do not reach the log; listeners get the name as it is."""
-    heard: list[Event] = []
-    Announcer([heard.append], lambda: NOW).announce("TaskRunFailed", taskName=name)
+    received: list[Event] = []
+    Announcer([received.append], lambda: NOW).announce("TaskRunFailed", taskName=name)
     (record,) = caplog.records
     assert record.getMessage().isprintable()
     assert record.fields["taskName"].isprintable()  # type: ignore[attr-defined]
-    assert heard[0].fields["taskName"] == name
+    assert received[0].fields["taskName"] == name
 
 
 def test_long_names_are_shortened_in_logs(caplog: pytest.LogCaptureFixture) -> None:
@@ -162,13 +167,13 @@ def test_ordinary_text_is_left_alone() -> None:
 )
 def test_failing_listener_harms_nobody(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever a listener raises is reported on stderr, and the next listener hears the event."""
-    heard: list[Event] = []
+    received: list[Event] = []
 
     def fails(_: Event) -> None:
         raise error
 
-    Announcer([fails, heard.append], lambda: NOW).announce("TaskAdded", taskName="a")
-    assert len(heard) == 1
+    Announcer([fails, received.append], lambda: NOW).announce("TaskAdded", taskName="a")
+    assert len(received) == 1
     assert type(error).__name__ in capsys.readouterr().err
 
 
@@ -229,6 +234,6 @@ def test_operator_is_told_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sentence and the end of its line are one write, so that nobody else's line comes between them."""
     written: list[str] = []
     monkeypatch.setattr("sys.stderr", SimpleNamespace(write=written.append, flush=lambda: None))
-    tell_operator("duly: not\nreloaded")
+    warn_operator("duly: not\nreloaded")
     assert len(written) == 1
     assert written[0].endswith("reloaded\n")

@@ -1,7 +1,8 @@
-"""Every property of MODEL.md by its smallest violation and its nearest neighbour, judged by the formulas.
+"""Every property of spec/model.md 5 to 7 by its smallest violation and its nearest neighbour, by formulas.
 
 A story is a table: the time (UTC, of the day named), the short name of the event, its arguments. Task h is
-due at every full hour, z too but retries at once, m every minute, d at 02:30; h/30 is h at half past.
+due at every full hour, z too but retries at once, m every minute, d at 02:30; h/30 is h at half past. Tasks p
+and q are due like h, and only one of them may run at a time.
 """
 
 from datetime import UTC, datetime
@@ -10,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from duly.verify.formal.formulas import evaluated
-from duly.verify.formal.scene import Signal, since, yesterday
 from duly.verify.properties import PROPERTIES, Outcome, Verdict
+from tests.reference.formal.formulas import evaluated
+from tests.reference.formal.model import Truths, since, yesterday
 
 CONFIGS = {
     "h": ("h", "0 * * * *", 300_000),
@@ -21,6 +22,8 @@ CONFIGS = {
     "z": ("z", "0 * * * *", 0),
     "m": ("m", "* * * * *", 300_000),
     "d": ("d", "30 2 * * *", 300_000),
+    "p": ("p", "0 * * * *", 300_000),
+    "q": ("q", "0 * * * *", 300_000),
     "bad": ("bad", "60 * * * *", 0),
     "negative": ("negative", "* * * * *", -1),
 }
@@ -40,6 +43,8 @@ def _event(day: str, row: str) -> dict[str, Any]:
                 "ev": "InitStart",
                 "call": int(call),
                 "regs": [CONFIGS[task] for task in tasks],
+                "options": {task: {"limit": "one"} for task in tasks if task in {"p", "q"}},
+                "limits": {"one": 1},
             }
         case "IE", [call, result]:
             flags = {"ok": result == "ok", "void": result == "void"}
@@ -170,6 +175,22 @@ PAIRS = {
         11:30:00 SS 2
         11:30:01 IE 1 ok
         11:30:02 SE 2
+        """,
+    ),
+    "S6": (
+        """
+        11:30:00 IS 1 p q
+        11:30:00 IE 1 ok
+        12:00:00 RS p
+        12:00:01 RS q
+        12:00:02 RE p ok
+        """,
+        """
+        11:30:00 IS 1 p q
+        11:30:00 IE 1 ok
+        12:00:00 RS p
+        12:00:01 RE p ok
+        12:00:02 RS q
         """,
     ),
     "L1": (
@@ -821,6 +842,6 @@ def test_ends_without_numbers() -> None:
 
 def test_operators() -> None:
     """`Y` looks one position back; `p S q` holds from q on, as long as p does."""
-    p, q = Signal([True, True, False, True, True]), Signal([False, True, False, False, True])
+    p, q = Truths([True, True, False, True, True]), Truths([False, True, False, False, True])
     assert since(p, q) == (False, True, False, False, True)
     assert yesterday(p) == (False, True, True, False, True)

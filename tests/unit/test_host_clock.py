@@ -59,7 +59,7 @@ async def looked(host: FakeHost, *, passed_s: float, jumped_s: float) -> list[St
 
 @pytest.mark.parametrize("jumped_s", [3600.0, -3600.0, 2.0, -2.0])
 async def test_jump_is_reported(monkeypatch: pytest.MonkeyPatch, jumped_s: float) -> None:
-    """Whoever asks for the time after a jump has the watchers told first; it is dated at the last look."""
+    """Anyone who asks for the time after a jump has the watchers told first; it is dated at the last look."""
     (step,) = await looked(FakeHost(monkeypatch), passed_s=30, jumped_s=jumped_s)
     assert step == Step(START_US, START_US + round(jumped_s * SECOND_US))
 

@@ -5,19 +5,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from duly.supervisor.leftovers import Leftover, is_alive, leftovers
-from duly.supervisor.procfs import (
+from duly.processes.leftovers import Leftover, is_alive, leftovers
+from duly.processes.procfs import (
     Identity,
     Stat,
     boot_id,
-    children_of,
     identity_of,
-    marker_in,
+    inherited_by,
     parsed_stat,
     stat_of,
     stats,
+    token_in,
 )
-from duly.supervisor.tokens import Claim, RunTokens
+from duly.processes.tokens import RunTokens, TokenClaim
 
 KEY = b"the key of this store"
 TOKENS = RunTokens(KEY, "s", 900)
@@ -36,7 +36,17 @@ class Row(msgspec.Struct):
     id: int
     pid: int | None = None
     pid_started: int | None = None
-    boot: str | None = "this boot"
+    boot: str = "this boot"
+
+
+def runs_of(*rows: Row) -> dict[int, Identity | None]:
+    """The runs of *rows*, each with its process, if both its pid and its start were noted."""
+    return {
+        row.id: None
+        if row.pid is None or row.pid_started is None
+        else Identity(row.pid, row.pid_started, row.boot)
+        for row in rows
+    }
 
 
 class Proc:
@@ -75,7 +85,7 @@ class Proc:
 
     def left(self, *rows: Row, last_id: int = 99) -> list[tuple[int, int]]:
         """The run and the pid of each leftover."""
-        found = leftovers(rows, TOKENS, last_id=last_id, proc_root=self.root)
+        found = leftovers(runs_of(*rows), TOKENS, last_id=last_id, proc_root=self.root)
         assert all(isinstance(each, Leftover) for each in found)
         return sorted((each.run_id, each.pid) for each in found)
 
@@ -110,15 +120,15 @@ def test_no_proc_is_no_process(tmp_path: Path) -> None:
     assert stat_of(1, nowhere) is None
     assert identity_of(7, nowhere) == Identity(7, 0, "")
     assert not is_alive(Identity(7, 0, ""), nowhere)
-    assert leftovers([Row(1, 7, 0, "")], TOKENS, last_id=1, proc_root=nowhere) == []
+    assert leftovers(runs_of(Row(1, 7, 0, "")), TOKENS, last_id=1, proc_root=nowhere) == []
 
 
-def test_marker_is_read_whole() -> None:
+def test_token_is_read_whole() -> None:
     """Only the variable of that very name counts, wherever it stands."""
-    assert marker_in(b"A=1\0DULY_RUN_TOKEN=s:1\0B=2\0") == "s:1"
-    assert marker_in(b"DULY_RUN_TOKEN=s:1") == "s:1"
-    assert marker_in(b"XDULY_RUN_TOKEN=s:1\0DULY_RUN_TOKENS=s:1\0A=DULY_RUN_TOKEN=s:1\0") is None
-    assert marker_in(b"") is None
+    assert token_in(b"A=1\0DULY_RUN_TOKEN=s:1\0B=2\0") == "s:1"
+    assert token_in(b"DULY_RUN_TOKEN=s:1") == "s:1"
+    assert token_in(b"XDULY_RUN_TOKEN=s:1\0DULY_RUN_TOKENS=s:1\0A=DULY_RUN_TOKEN=s:1\0") is None
+    assert token_in(b"") is None
 
 
 def test_alive_needs_pid_start_and_boot(proc: Proc) -> None:
@@ -202,7 +212,7 @@ def test_marker_above_the_last_row_is_of_a_run_that_was_never_written(proc: Proc
 
 def kept(proc: Proc, *rows: Row) -> dict[int, int]:
     """The daemon that looks after each process, by pid; 0 where nobody does."""
-    found = leftovers(rows, TOKENS, last_id=99, proc_root=proc.root)
+    found = leftovers(runs_of(*rows), TOKENS, last_id=99, proc_root=proc.root)
     return {each.pid: each.daemon for each in found}
 
 
@@ -226,7 +236,7 @@ def test_a_daemon_by_another_number_is_the_same(proc: Proc) -> None:
 
 @pytest.mark.parametrize("daemon", [400, 0])
 def test_what_a_dead_daemon_left_is_a_leftover(proc: Proc, daemon: int) -> None:
-    """Whoever has inherited a process, or got the number of its daemon, does not look after it."""
+    """A process that has inherited another, or got the number of its daemon, does not look after it."""
     proc.add(1, started=1)
     proc.add(50, started=401)
     proc.add(10, started=500, marker="s:1", daemon=daemon, parent=1)
@@ -252,7 +262,7 @@ def test_parents_in_a_circle(proc: Proc) -> None:
 def test_a_token_says_which_run_and_which_daemon() -> None:
     """A token is read by every daemon on the same store, also by a later one."""
     later = RunTokens(KEY, "s", 900)
-    assert later.claim_in(RunTokens(KEY, "s", 400).token_of(17)) == Claim(17, 400)
+    assert later.claim_in(RunTokens(KEY, "s", 400).token_of(17)) == TokenClaim(17, 400)
 
 
 GENUINE = RunTokens(KEY, "s", 400).token_of(17)
@@ -295,15 +305,15 @@ def test_a_process_without_a_genuine_token_is_known_by_its_group(proc: Proc) -> 
     assert proc.left(Row(1, 10, 500), Row(2)) == [(1, 10), (1, 11)]
 
 
-def test_children_are_those_of_every_thread(proc: Proc) -> None:
-    """A process has the children of all its threads; a kernel that lists none is asked for every parent."""
-    assert children_of(10, proc.root) == frozenset()
+def test_orphans_are_among_the_children_of_the_main_thread(proc: Proc) -> None:
+    """A process inherits as its main thread; a kernel that lists no children is asked for every parent."""
+    assert inherited_by(10, proc.root) == frozenset()
     proc.add(10, started=500)
-    for thread, children in ((10, "11 12 "), (20, ""), (30, "13")):
+    for thread, children in ((10, "11 12 "), (20, "13")):
         (proc.root / f"10/task/{thread}").mkdir(parents=True)
         (proc.root / f"10/task/{thread}/children").write_text(children)
-    assert children_of(10, proc.root) == {11, 12, 13}
-    (proc.root / "10/task/30/children").unlink()
+    assert inherited_by(10, proc.root) == {11, 12}
+    (proc.root / "10/task/10/children").unlink()
     proc.add(14, started=501, parent=10)
     proc.add(15, started=501, parent=14)
-    assert children_of(10, proc.root) == {14}
+    assert inherited_by(10, proc.root) == {14}

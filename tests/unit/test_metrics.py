@@ -18,12 +18,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from duly import Event, Scheduler
+from duly.cluster.node import Health
 from duly.errors import StoreError
 from duly.events import LEVELS
 from duly.observe import Metrics
 from duly.store import SQLiteStore
 from duly.testing import VirtualClock
-from tests.world import MINUTE, at
+from tests.worlds.scheduler import MINUTE, at
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -37,15 +38,15 @@ class Watched:
         self.now = START
         self.metrics = Metrics(now=lambda: self.now, timezone=UTC, **options)
 
-    def hear(self, name: str, /, **fields: Any) -> None:
+    def emit(self, name: str, /, **fields: Any) -> None:
         """Let an event happen now."""
         self.metrics.listener(Event(name, LEVELS[name], self.now, fields))
 
     def run(self, service: str = "backup", result: str = "success", **fields: Any) -> None:
         """Let a run begin and end now."""
         told = {"service": service, "runId": 1, "reason": "schedule"} | fields
-        self.hear("ServiceRunStarted", **told, pid=7)
-        self.hear("ServiceRunEnded", **told, result=result, exitCode=0, signal=None, duration=2000)
+        self.emit("ServiceRunStarted", **told, pid=7)
+        self.emit("ServiceRunEnded", **told, result=result, exitCode=0, signal=None, duration=2000)
 
     def samples(self) -> dict[str, float]:
         """Every sample by its name and labels, as it stands in the text."""
@@ -65,11 +66,11 @@ def test_runs_of_tasks() -> None:
     """A task's runs are counted by cause and result, with their durations and lags."""
     watched = Watched()
     due = (START - timedelta(milliseconds=20)).isoformat()
-    watched.hear("TaskRunStarted", taskName="a", scheduledTime=due, actualTime=due, cause="cron")
+    watched.emit("TaskRunStarted", taskName="a", scheduledTime=due, actualTime=due, cause="cron")
     assert watched.samples()["duly_running{kind=task,name=a}"] == 1
-    watched.hear("TaskRunCompleted", taskName="a", **FINE)
-    watched.hear("TaskRunStarted", taskName="a", scheduledTime=due, actualTime=due, cause="interrupted")
-    watched.hear("TaskRunFailed", taskName="a", duration=10, success=False, error="no")
+    watched.emit("TaskRunCompleted", taskName="a", **FINE)
+    watched.emit("TaskRunStarted", taskName="a", scheduledTime=due, actualTime=due, cause="interrupted")
+    watched.emit("TaskRunFailed", taskName="a", duration=10, success=False, error="no")
     told = watched.samples()
     assert told["duly_runs_total{kind=task,name=a,reason=cron,result=success,timer=}"] == 1
     assert told["duly_runs_total{kind=task,name=a,reason=interrupted,result=failure,timer=}"] == 1
@@ -87,7 +88,7 @@ def test_runs_of_services() -> None:
     watched.run(timer="nightly")
     watched.run(result="exit", reason="manual")
     for run_id in (5, 6):
-        watched.hear("ServiceRunStarted", service="web", runId=run_id, reason="boot", pid=1)
+        watched.emit("ServiceRunStarted", service="web", runId=run_id, reason="boot", pid=1)
     told = watched.samples()
     assert told["duly_runs_total{kind=service,name=backup,reason=schedule,result=success,timer=nightly}"] == 1
     assert told["duly_runs_total{kind=service,name=backup,reason=manual,result=exit,timer=}"] == 1
@@ -102,8 +103,8 @@ def test_lag_of_timers(reason: str, counted: int) -> None:
     """What was due at a moment has a lag; what is made up for or asked for has none."""
     watched = Watched()
     due = (START - timedelta(seconds=3)).isoformat()
-    watched.hear("TimerFired", timer="t", target="a", reason=reason, scheduledTime=due, runId=1)
-    watched.hear("TimerFired", timer="t", target="a", reason=reason, scheduledTime=None, runId=1)
+    watched.emit("TimerFired", timer="t", target="a", reason=reason, scheduledTime=due, runId=1)
+    watched.emit("TimerFired", timer="t", target="a", reason=reason, scheduledTime=None, runId=1)
     assert watched.samples().get("duly_start_lag_seconds_count{kind=timer,name=t}", 0) == counted
 
 
@@ -134,21 +135,21 @@ def test_successes_from_before() -> None:
 def test_next_dues_of_tasks() -> None:
     """The next due of a task comes from its cron text, the changed one once it was changed."""
     watched = Watched()
-    watched.hear("TaskAdded", taskName="a", cronExpression="30 * * * *", retryDelayMs=0)
-    watched.hear("TaskScheduled", taskName="b", cronExpression="0 0 1 1 *", retryDelayMs=0)
+    watched.emit("TaskAdded", taskName="a", cronExpression="30 * * * *", retryDelayMs=0)
+    watched.emit("TaskScheduled", taskName="b", cronExpression="0 0 1 1 *", retryDelayMs=0)
     name = "duly_seconds_until_next_due{kind=task,name=a}"
     told = watched.samples()
     assert told[name] == 1800
     assert told["duly_seconds_until_next_due{kind=task,name=b}"] == 364.5 * 86_400
     new = {"cronExpression": "15 * * * *", "retryDelayMs": 0}
-    watched.hear("TaskOverridden", taskName="a", changeType="cron", oldState=new, newState=new)
+    watched.emit("TaskOverridden", taskName="a", changeType="cron", oldState=new, newState=new)
     assert watched.samples()[name] == 900
-    watched.hear("TaskOrphaned", taskName="a", lastExecutionTime=None, schedulerIdentifier="x")
+    watched.emit("TaskOrphaned", taskName="a", lastExecutionTime=None, schedulerIdentifier="x")
     assert name not in watched.samples()
 
 
 def test_next_dues_of_timers() -> None:
-    """The next due of a timer is asked of whoever knows; one that has passed is below zero."""
+    """The next due of a timer is asked of its source; one that has passed is below zero."""
     watched = Watched(timer_dues=lambda: {"t": START + MINUTE, "late": START - MINUTE})
     told = watched.samples()
     assert told["duly_seconds_until_next_due{kind=timer,name=t}"] == 60
@@ -158,14 +159,14 @@ def test_next_dues_of_timers() -> None:
 def test_misses_faults_and_violations() -> None:
     """Misses by reason, faults of the store while they last, and violations by property."""
     watched = Watched()
-    watched.hear("TimerMissed", timer="t", target="a", reason="overlap", slot="x")
-    watched.hear("StoreFault", error="full")
-    watched.hear("PropertyViolated", property="S1c", taskName="a", at="x", reason="y")
+    watched.emit("TimerMissed", timer="t", target="a", reason="overlap", slot="x")
+    watched.emit("StoreFault", error="full")
+    watched.emit("PropertyViolated", property="S1c", taskName="a", at="x", reason="y")
     told = watched.samples()
     assert told["duly_misses_total{reason=overlap,timer=t}"] == 1
     assert told["duly_violations_total{property=S1c}"] == 1
     assert (told["duly_store_faults_total{}"], told["duly_store_faulty{}"]) == (1, 1)
-    watched.hear("StoreRecovered", error="full")
+    watched.emit("StoreRecovered", error="full")
     told = watched.samples()
     assert (told["duly_store_faults_total{}"], told["duly_store_faulty{}"]) == (1, 0)
 
@@ -173,7 +174,7 @@ def test_misses_faults_and_violations() -> None:
 def test_a_write_ends_a_fault() -> None:
     """A fault that nobody reports the end of is over when something could be written."""
     watched = Watched()
-    watched.hear("StoreFault", error="full")
+    watched.emit("StoreFault", error="full")
     watched.metrics.store_wrote(0.002, is_written=False)
     assert watched.samples()["duly_store_faulty{}"] == 1
     watched.metrics.store_wrote(0.002, is_written=True)
@@ -183,12 +184,30 @@ def test_a_write_ends_a_fault() -> None:
     assert told["duly_store_write_seconds_bucket{le=0.0025}"] == 2
 
 
+def test_nodes_of_a_cluster() -> None:
+    """Claims, restarts, fences, returns and cut-off runs are counted from events; the rest is asked for."""
+    watched = Watched(node=lambda: Health(nodes=3, heartbeat_age_s=0.5, lag_s=0.25, oldest_xmin_age=70))
+    start = {"taskName": "a", "scheduledTime": START.isoformat(), "token": 5, "runId": "x"}
+    for cause in ("cron", "interrupted"):
+        watched.emit("TaskRunStarted", **start, cause=cause)
+    watched.emit("NodeFenced", node=7, name="n", runs=["a"])
+    watched.emit("NodeReturned", node=8, before=7, kept=[], released=[])
+    watched.emit("TrustLost", runs=["a", "b"])
+    told = {name.removesuffix("{}"): value for name, value in watched.samples().items()}
+    assert (told["duly_claims_total"], told["duly_restarted_runs_total"]) == (2, 1)
+    assert (told["duly_fenced_nodes_total"], told["duly_node_returns_total"]) == (1, 1)
+    assert told["duly_cut_off_runs_total"] == 2
+    assert (told["duly_nodes"], told["duly_heartbeat_age_seconds"]) == (3, 0.5)
+    assert told["duly_oldest_xmin_age"] == 70
+    assert told["duly_claim_lag_seconds"] == 0.25
+
+
 def test_names_are_bounded() -> None:
     """Beyond the limit names share one label, and a removed name makes room."""
     watched = Watched(most_names=2)
     for name in ("a", "b", "c", "d"):
         watched.run(name)
-        watched.hear("ServiceRunStarted", service=name, runId=9, reason="boot", pid=1)
+        watched.emit("ServiceRunStarted", service=name, runId=9, reason="boot", pid=1)
     told = watched.samples()
     counted = "duly_runs_total{{kind=service,name={},reason=schedule,result=success,timer=}}"
     assert [told.get(counted.format(name)) for name in ("a", "b", "c", "other")] == [1, 1, None, 2]
@@ -196,7 +215,7 @@ def test_names_are_bounded() -> None:
     assert [told.get(measured.format(name)) for name in ("a", "b", "other")] == [1, None, 3]
     assert told["duly_running{kind=service,name=other}"] == 2
     assert not [name for name in told if "since_last_success" in name and "name=other" in name]
-    watched.hear("ConfigurationReloaded", added=[], changed=[], removed=["service a"])
+    watched.emit("ConfigurationReloaded", added=[], changed=[], removed=["service a"])
     watched.run("c")
     told = watched.samples()
     assert [told.get(counted.format(name)) for name in ("a", "c")] == [None, 1]
@@ -208,7 +227,7 @@ def test_many_names_stay_few() -> None:
     watched = Watched(most_names=10)
     for number in range(10_000):
         watched.run(f"service {number}", timer=f"timer {number}")
-        watched.hear("TimerMissed", timer=f"timer {number}", target="a", reason="overlap", slot="x")
+        watched.emit("TimerMissed", timer=f"timer {number}", target="a", reason="overlap", slot="x")
     assert len(watched.samples()) < 500
 
 
@@ -216,8 +235,8 @@ def test_a_removed_timer_is_forgotten() -> None:
     """What a removed timer did is not told any more."""
     watched = Watched()
     watched.run(timer="t")
-    watched.hear("TimerMissed", timer="t", target="backup", reason="overlap", slot="x")
-    watched.hear("TimerRemoved", timer="t", target="backup")
+    watched.emit("TimerMissed", timer="t", target="backup", reason="overlap", slot="x")
+    watched.emit("TimerRemoved", timer="t", target="backup")
     assert not [name for name in watched.samples() if "timer=t" in name]
 
 
@@ -235,7 +254,7 @@ def test_hostile_names() -> None:
 
 
 def test_formats() -> None:
-    """Whoever accepts OpenMetrics gets it, anybody else the text that Prometheus has always read."""
+    """Anyone who accepts OpenMetrics gets it, anybody else the text that Prometheus has always read."""
     metrics = Watched().metrics
     assert metrics.content_type("").startswith("text/plain; version=")
     assert metrics.content_type(OPENMETRICS).startswith("application/openmetrics-text")
@@ -302,12 +321,16 @@ def test_writes_are_timed(tmp_path: Path) -> None:
 
 def known_names() -> set[str]:
     """The name of every sample there can be."""
-    watched = Watched(timer_dues=lambda: {"t": START})
+    watched = Watched(
+        timer_dues=lambda: {"t": START},
+        node=lambda: Health(1, 0, 0, 0),
+        problems=lambda: (1, [("service", "a", "hung")]),
+    )
     watched.run(timer="t")
-    watched.hear("TimerFired", timer="t", target="a", reason="schedule", scheduledTime=START.isoformat())
-    watched.hear("TimerMissed", timer="t", target="a", reason="overlap", slot="x")
-    watched.hear("PropertyViolated", property="V1", taskName="a", at="x", reason="y")
-    watched.hear("ServiceRunStarted", service="web", runId=2, reason="boot", pid=1)
+    watched.emit("TimerFired", timer="t", target="a", reason="schedule", scheduledTime=START.isoformat())
+    watched.emit("TimerMissed", timer="t", target="a", reason="overlap", slot="x")
+    watched.emit("PropertyViolated", property="V1", taskName="a", at="x", reason="y")
+    watched.emit("ServiceRunStarted", service="web", runId=2, reason="boot", pid=1)
     return {name.partition("{")[0] for name in watched.samples()}
 
 
@@ -366,6 +389,19 @@ def test_the_page_lists_every_metric() -> None:
     suffix = re.compile(r"_(bucket|count|sum|created)$")
     named = {suffix.sub("", name) for name in known_names()}
     assert listed == {name for name in named if f"{name}_total" not in named}
+
+
+def test_health() -> None:
+    """What is not simply well has a series for each of its states; how much is wrong is counted."""
+    states = [("service", "backup", "hung"), ("service", "backup", "failing"), ("timer", "poll", "disabled")]
+    told = Watched(problems=lambda: (2, states)).samples()
+    assert told["duly_problems{}"] == 2
+    assert {key: value for key, value in told.items() if key.startswith("duly_health")} == {
+        "duly_health{kind=service,name=backup,state=hung}": 1,
+        "duly_health{kind=service,name=backup,state=failing}": 1,
+        "duly_health{kind=timer,name=poll,state=disabled}": 1,
+    }
+    assert not {"duly_problems{}", "duly_health{}"} & set(Watched().samples())
 
 
 def test_text_is_made_in_another_thread() -> None:

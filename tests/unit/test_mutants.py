@@ -4,14 +4,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from mutants.catalogue import MUTANTS
-from mutants.command import ROOT, Hunter
-from mutants.hunt import Finding, objection
-from mutants.mutant import MUTABLE, Mutant, StaleMutantError, apply, mutant, mutated_files
-from mutants.page import CONTROL, PAGE, page
-from mutants.worlds import calendar, crowded
+from tools.mutants.catalogue import MUTANTS
+from tools.mutants.command import ROOT, Hunter
+from tools.mutants.hunt import Finding, objection
+from tools.mutants.mutant import MUTABLE, Mutant, StaleMutantError, apply, mutant, mutated_files
+from tools.mutants.page import CONTROL, PAGE, page
+from tools.mutants.worlds import calendar, crowded
 
-from duly.testing.simulation import lived
+from tests.simulation import lived
 
 PACKAGE = ROOT / "src" / "duly"
 
@@ -69,6 +69,7 @@ def test_apply_forgets_what_was_compiled(tmp_path: Path) -> None:
     assert not list(compile_cache.iterdir())
 
 
+@pytest.mark.heavy
 def test_hunt_kills_a_mutant_and_spares_the_scheduler(tmp_path: Path) -> None:
     """An easy mutant is killed by the property it violates; the scheduler as it is outlives the hunt."""
     hunter = Hunter(tmp_path, budget_s=3)
@@ -93,7 +94,7 @@ def test_worlds_follow_from_their_seed() -> None:
 
 
 def test_page_tells_of_survivors() -> None:
-    """The page counts the killed, marks whoever got away, and says how the scheduler itself fared."""
+    """The page counts the killed, marks those that got away, and says how the scheduler itself fared."""
     first, second = MUTANTS[:2]
     found = {
         first.name: Finding("S1d", "why", "seed 17", 34, 1.0),

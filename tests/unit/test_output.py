@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duly.supervisor.output import Pipe, Tail
+from duly.processes.output import Pipe, Tail
 
 
 @given(st.integers(0, 20), st.lists(st.binary(max_size=30), max_size=12))
@@ -78,39 +78,39 @@ def test_negative_limit_is_refused() -> None:
 
 def test_followers_hear_what_comes(capsys: pytest.CaptureFixture[str]) -> None:
     """A follower hears all from its beginning to its end; one that raises is told of and left out."""
-    tail, heard = Tail(4), list[bytes]()
+    tail, received = Tail(4), list[bytes]()
 
     def fails(chunk: bytes) -> None:
         raise asyncio.CancelledError
 
     tail.write(b"before")
     tail.watch(fails)
-    end = tail.watch(heard.append)
+    end = tail.watch(received.append)
     tail.write(b"during one")
     tail.write(b"")
     tail.write(b"during two")
     end()
     end()
     tail.write(b"after")
-    assert heard == [b"during one", b"during two"]
+    assert received == [b"during one", b"during two"]
     assert capsys.readouterr().err.count("no longer follows") == 1
 
 
 def test_follower_may_leave_and_bring_others() -> None:
     """A follower that ends another's following, or begins one, while being told, disturbs nothing."""
-    tail, heard = Tail(4), list[str]()
+    tail, received = Tail(4), list[str]()
     ends: list[Callable[[], None]] = []
 
     def first(chunk: bytes) -> None:
-        heard.append("first")
+        received.append("first")
         ends[0]()
-        tail.watch(lambda _: heard.append("third"))
+        tail.watch(lambda _: received.append("third"))
 
     ends.append(tail.watch(first))
-    tail.watch(lambda _: heard.append("second"))
+    tail.watch(lambda _: received.append("second"))
     tail.write(b"x")
     tail.write(b"x")
-    assert heard == ["first", "second", "second", "third"]
+    assert received == ["first", "second", "second", "third"]
 
 
 async def test_pipe_is_closed_at_its_end() -> None:
@@ -162,7 +162,7 @@ async def test_follower_may_close_the_pipe() -> None:
 
 
 async def test_flood_has_to_wait() -> None:
-    """Whoever fills the pipe as fast as it is read is read a few times, and then others have their turn."""
+    """A process that fills the pipe as fast as it is read is read a few times; then others are read."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     tail, loop = Tail(100), asyncio.get_running_loop()
@@ -177,3 +177,40 @@ async def test_flood_has_to_wait() -> None:
     assert turns > 100
     pipe.close()
     os.close(writing)
+
+
+def timed(limit_bytes: int, *pieces: tuple[float, bytes]) -> tuple[str, list[tuple[int, int]]]:
+    """What is kept of pieces that come after so many seconds, and when its lines came."""
+    now_s = 0.0
+    tail = Tail(limit_bytes, lambda: now_s)
+    for at_s, piece in pieces:
+        now_s = at_s
+        tail.write(piece)
+    return tail.text(), tail.times()
+
+
+@pytest.mark.parametrize(
+    ("limit_bytes", "pieces", "text", "times"),
+    [
+        (99, [], "", []),
+        (99, [(0.1, b"a\n"), (0.9, b"b\n"), (7.5, b"c\nd\n")], "a\nb\nc\nd\n", [(0, 0), (2, 7)]),
+        (99, [(3, b"a"), (9, b"b\nc\n")], "ab\nc\n", [(0, 3), (1, 9)]),
+        (99, [(3, b"a"), (5, b"b"), (9, b"\n"), (11, b"c")], "ab\nc", [(0, 3), (1, 11)]),
+        (4, [(0, b"a\n"), (1, b"b\n"), (2, b"c\n")], "b\nc\n", [(0, 1), (1, 2)]),
+        (3, [(0, b"a\n"), (1, b"b\nc\n"), (2, b"d")], "c\nd", [(0, 1), (1, 2)]),
+        (2, [(0, b"a\n"), (5, b"long\n")], "g\n", [(0, 5)]),
+    ],
+)
+def test_times_of_lines(
+    limit_bytes: int, pieces: list[tuple[float, bytes]], text: str, times: list[tuple[int, int]]
+) -> None:
+    """A line came when its first byte did; the times are those of the lines that are kept."""
+    assert timed(limit_bytes, *pieces) == (text, times)
+
+
+def test_times_are_bounded() -> None:
+    """However long a run lasts, only so many times are kept; the first and the latest are exact."""
+    _, times = timed(1 << 20, *((number, b"x\n") for number in range(20_000)))
+    assert len(times) < 5000
+    assert (times[0], times[-1]) == ((0, 0), (19_999, 19_999))
+    assert all(line == at_s for line, at_s in times)

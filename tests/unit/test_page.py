@@ -10,17 +10,15 @@ import msgspec
 import pytest
 
 from duly.verify.properties import Outcome, Violation
-from duly.verify.reporting.history import History, Kind, Stretch
+from duly.verify.reporting.drawing import Drawing
+from duly.verify.reporting.history import Stretch, StretchKind, TraceHistory
 from duly.verify.reporting.page import page
-from duly.verify.reporting.paper import safe
 from duly.verify.reporting.report import Chain, Report
-from duly.verify.reporting.svg import svg
 from duly.verify.reporting.timeline import MOST_LANES, MOST_STRETCHES, Picture, Pictures, pictures
 from duly.verify.trace import (
     ClockStep,
     Crash,
     End,
-    Event,
     Header,
     InitEnd,
     InitStart,
@@ -30,6 +28,7 @@ from duly.verify.trace import (
     StopEnd,
     StopStart,
     Trace,
+    TraceEvent,
 )
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -44,27 +43,27 @@ def ms(text: str) -> int:
 NINE = ms("2026-01-05T09:00")
 
 
-def lines(*events: Event, **header: object) -> list[bytes]:
+def lines(*events: TraceEvent, **header: object) -> list[bytes]:
     first = Header(v=1, tz="Europe/Berlin", **header)  # type: ignore[arg-type]
     return [msgspec.json.encode(each) + b"\n" for each in (first, *events)]
 
 
 def listed(
     at: float, *tasks: str, cron: str = "* * * * *", call: int = 1, proc: str | None = None
-) -> list[Event]:
+) -> list[TraceEvent]:
     regs = [(task, cron, 60_000.0) for task in tasks]
     return [InitStart(t=at, call=call, regs=regs, proc=proc), InitEnd(t=at + 10, call=call, ok=True)]
 
 
-def told(events: Iterable[Event], **header: object) -> list[Stretch]:
-    return list(History(Trace(lines(*events, **header)), frozenset(), lambda _: True))
+def told(events: Iterable[TraceEvent], **header: object) -> list[Stretch]:
+    return list(TraceHistory(Trace(lines(*events, **header)), frozenset(), lambda _: True))
 
 
-def kinds(stretches: Iterable[Stretch]) -> list[tuple[Kind, int, int]]:
+def kinds(stretches: Iterable[Stretch]) -> list[tuple[StretchKind, int, int]]:
     return [(each.kind, each.from_us // 1000 - NINE, each.to_us // 1000 - NINE) for each in stretches]
 
 
-def drawn(events: list[Event], *violations: Violation) -> tuple[Report, Pictures]:
+def drawn(events: list[TraceEvent], *violations: Violation) -> tuple[Report, Pictures]:
     outcome = Outcome(
         events=len(events), first_us=round(events[0].t * 1000), last_us=round(events[-1].t * 1000)
     )
@@ -75,7 +74,7 @@ def drawn(events: list[Event], *violations: Violation) -> tuple[Report, Pictures
     return report, pictures(report, lines(*events))
 
 
-def overview(events: list[Event], *violations: Violation) -> Picture:
+def overview(events: list[TraceEvent], *violations: Violation) -> Picture:
     picture = drawn(events, *violations)[1].overview
     assert picture is not None
     return picture
@@ -96,9 +95,9 @@ def test_runs_by_their_result() -> None:
         End(t=NINE + 900),
     ]
     assert kinds(told(events))[2:] == [
-        (Kind.FAILED, 110, 300),
-        (Kind.SUCCEEDED, 100, 400),
-        (Kind.UNFINISHED, 500, 900),
+        (StretchKind.FAILED, 110, 300),
+        (StretchKind.SUCCEEDED, 100, 400),
+        (StretchKind.UNFINISHED, 500, 900),
     ]
 
 
@@ -112,13 +111,13 @@ def test_crash_cuts_off() -> None:
         *listed(NINE + 400, "a"),
     ]
     assert kinds(told(events)) == [
-        (Kind.INITIALIZE, 0, 10),
-        (Kind.DOWN, 0, 10),
-        (Kind.CRASH, 300, 300),
-        (Kind.CUT, 100, 300),
-        (Kind.STOP, 200, 300),
-        (Kind.INITIALIZE, 400, 410),
-        (Kind.DOWN, 200, 410),
+        (StretchKind.INITIALIZE, 0, 10),
+        (StretchKind.DOWN, 0, 10),
+        (StretchKind.CRASH, 300, 300),
+        (StretchKind.CUT, 100, 300),
+        (StretchKind.STOP, 200, 300),
+        (StretchKind.INITIALIZE, 400, 410),
+        (StretchKind.DOWN, 200, 410),
     ]
 
 
@@ -132,20 +131,20 @@ def test_calls_given_up_change_nothing() -> None:
         StopEnd(t=NINE + 300, call=3, void=True),
         End(t=NINE + 900),
     ]
-    assert kinds(told(events))[2:] == [(Kind.INITIALIZE, 50, 200), (Kind.STOP, 100, 300)]
+    assert kinds(told(events))[2:] == [(StretchKind.INITIALIZE, 50, 200), (StretchKind.STOP, 100, 300)]
 
 
 def test_crash_seen_by_the_next_process() -> None:
     """A process that is followed by another died at its last event, unless it had stopped."""
     died = [*listed(NINE, "a", proc="p"), RunStart(t=NINE + 100, id="a"), *listed(NINE + 400, "a", proc="q")]
-    assert (Kind.CRASH, 100, 100) in kinds(told(died))
+    assert (StretchKind.CRASH, 100, 100) in kinds(told(died))
     stopped = [
         *listed(NINE, "a", proc="p"),
         StopStart(t=NINE + 100, call=2),
         StopEnd(t=NINE + 110, call=2),
         *listed(NINE + 400, "a", proc="q"),
     ]
-    assert Kind.CRASH not in {each.kind for each in told(stopped)}
+    assert StretchKind.CRASH not in {each.kind for each in told(stopped)}
 
 
 def test_why_a_run_came() -> None:
@@ -170,7 +169,7 @@ def test_runs_in_flight_where_a_file_begins() -> None:
     """A run that the header says is in flight began before the trace."""
     events = [*listed(NINE, "a"), RunEnd(t=NINE + 100, id="a", run=9, ok=True)]
     [run] = [each for each in told(events, running=[("a", 9)]) if each.task == "a"]
-    assert (run.kind, run.words) == (Kind.SUCCEEDED, "run 9, begun before the trace")
+    assert (run.kind, run.words) == (StretchKind.SUCCEEDED, "run 9, begun before the trace")
 
 
 def test_history_of_a_faulty_trace() -> None:
@@ -179,12 +178,12 @@ def test_history_of_a_faulty_trace() -> None:
         RunEnd(t=NINE, id="a", ok=True), InitEnd(t=NINE + 1, call=9, ok=True), StopEnd(t=NINE + 2, call=9)
     )
     faulty[2:2] = [b"garbage\n", b'{"ev":"Surprise","t":1}\n']
-    stretches = list(History(Trace(faulty), frozenset({5}), lambda _: True))
+    stretches = list(TraceHistory(Trace(faulty), frozenset({5}), lambda _: True))
     assert [(each.kind, each.line) for each in stretches] == [
-        (Kind.FAULT, 3),
-        (Kind.FAULT, 4),
-        (Kind.FAULT, 5),
-        (Kind.DOWN, 2),
+        (StretchKind.FAULT, 3),
+        (StretchKind.FAULT, 4),
+        (StretchKind.FAULT, 5),
+        (StretchKind.DOWN, 2),
     ]
 
 
@@ -196,7 +195,7 @@ def test_registrations() -> None:
         *listed(NINE + 200, "a", cron="0 * * * *"),
         End(t=NINE + 300),
     ]
-    history = History(Trace(lines(*events)), frozenset(), lambda _: True)
+    history = TraceHistory(Trace(lines(*events)), frozenset(), lambda _: True)
     assert len(list(history)) == 4
     spans = [(each.task, each.cron, each.to_us // 1000 - NINE) for each in history.registrations]
     assert spans == [("a", "* * * * *", 210), ("b", "* * * * *", 210), ("a", "0 * * * *", 300)]
@@ -224,7 +223,7 @@ def test_crowded_dues_are_not_drawn() -> None:
 def test_long_traces_are_thinned() -> None:
     """Whatever the number of runs, the overview stays small and counts every one of them."""
     runs = 20 * MOST_STRETCHES
-    events: list[Event] = listed(NINE, "a", "b")
+    events: list[TraceEvent] = listed(NINE, "a", "b")
     for index in range(runs):
         at = NINE + (index + 1) * MINUTE_MS
         events += [
@@ -236,12 +235,12 @@ def test_long_traces_are_thinned() -> None:
     assert picture.is_thinned
     assert len(drawn_runs) <= MOST_STRETCHES
     assert sum(run.count for run in drawn_runs) == runs
-    assert sum(run.count for run in drawn_runs if run.kind is Kind.FAILED) == runs // 50
+    assert sum(run.count for run in drawn_runs if run.kind is StretchKind.FAILED) == runs // 50
 
 
 def test_evidence_is_never_merged() -> None:
     """In the picture of a violation its own runs stay single, however many others there are."""
-    events: list[Event] = listed(NINE, "a")
+    events: list[TraceEvent] = listed(NINE, "a")
     for index in range(2000):
         at = NINE + 100 + index * 20
         events += [RunStart(t=at, id="a"), RunEnd(t=at + 10, id="a", ok=True)]
@@ -303,10 +302,9 @@ def test_times_at_the_end_of_the_calendar() -> None:
     """A trace in the first or the last year that can be written is drawn, too."""
     last = 253_402_128_000_000
     for at in (-62_135_424_000_000, last - 20):
-        picture = overview([*listed(at, "a")], Violation("L1", "a", at * 1000, "why", (), 3))
-        assert "<svg" in svg(picture, BERLIN, label="all", lane_px=30)
-    both = overview([Crash(t=-62_135_424_000_000), End(t=last)])
-    assert "<svg" in svg(both, BERLIN, label="all", lane_px=30)
+        text = page(*drawn([*listed(at, "a")], Violation("L1", "a", at * 1000, "why", (), 3)))
+        assert text.count("<figure>") == 2
+    assert "<figure>" in page(*drawn([Crash(t=-62_135_424_000_000), End(t=last)]))
 
 
 # --- the page ---
@@ -372,9 +370,9 @@ def test_page_tells_all() -> None:
 def test_overlapping_runs_lie_below_each_other() -> None:
     """Two runs at the same time have different heights in their lane."""
     _, drawing = everything()
-    text = svg(drawing.zooms[1], BERLIN, label="zoom", lane_px=40)
-    runs = re.findall(r'<rect class="(?:ok|failed)" x="[\d.]+" y="([\d.]+)"', text)
-    assert len(set(runs)) == 2
+    rows = Drawing(drawing.zooms[1], BERLIN, Chain(), label="zoom", lane_px=40).rows
+    heights = {bar.y for row in rows for bar in row.bars if bar.style in {"ok", "failed"}}
+    assert len(heights) == 2
 
 
 def test_page_of_nothing() -> None:
@@ -398,4 +396,5 @@ def test_page_of_nothing() -> None:
 )
 def test_escaping(text: str, shown: str) -> None:
     """What cannot be seen is shown escaped, what has a meaning in markup loses it, the rest stays."""
-    assert safe(text) == shown
+    report = Report(Outcome(), Header(v=1, tz="UTC", impl=text))
+    assert f"Recorded by {shown}. " in page(report, Pictures(None, {}))

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from peers import questions
-from peers.adapters import PEERS, Asked, NotApplicableError, Peer, Read
-from peers.page import PAGE, page, shown
-from peers.questions import QUESTIONS, Question, SlowError
+from tools.peers import questions
+from tools.peers.adapters import PEERS, Asked, NotApplicableError, Peer, Read
+from tools.peers.page import PAGE, page, shown
+from tools.peers.questions import QUESTIONS, Question, SlowError
 
 BERLIN = ZoneInfo("Europe/Berlin")
 BY_TEXT = {question.text: question for question in QUESTIONS}
@@ -92,7 +92,10 @@ def test_a_page_is_read_as_it_was_written() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["duly", "cronsim", "croniter"])
+@pytest.mark.parametrize(
+    "name",
+    ["duly", "cronsim", pytest.param("croniter", marks=pytest.mark.heavy)],  # its import asks `file`
+)
 def test_plain_things_are_the_same_for_all(name: str) -> None:
     """On what nobody disputes, the adapters agree."""
     peer = PEERS[name]

@@ -39,11 +39,11 @@ def known_labels() -> dict[str, set[str]]:
     """Of every sample there can be its labels."""
     watched = Watched(timer_dues=lambda: {"t": START})
     watched.run(timer="t")
-    watched.hear("TimerFired", timer="t", target="a", reason="schedule", scheduledTime=START.isoformat())
-    watched.hear("TimerMissed", timer="t", target="a", reason="overlap", slot="x")
-    watched.hear("PropertyViolated", property="V1", taskName="a", at="x", reason="y")
-    watched.hear("ServiceRunStarted", service="web", runId=2, reason="boot", pid=1)
-    watched.hear("StoreFault", error="the disk is full")
+    watched.emit("TimerFired", timer="t", target="a", reason="schedule", scheduledTime=START.isoformat())
+    watched.emit("TimerMissed", timer="t", target="a", reason="overlap", slot="x")
+    watched.emit("PropertyViolated", property="V1", taskName="a", at="x", reason="y")
+    watched.emit("ServiceRunStarted", service="web", runId=2, reason="boot", pid=1)
+    watched.emit("StoreFault", error="the disk is full")
     watched.metrics.store_wrote(0.1, is_written=True)
     found: dict[str, set[str]] = {}
     for family in read_text(watched.metrics.exposition().decode()):
@@ -147,6 +147,7 @@ def filled(text: str) -> str:
     return text
 
 
+@pytest.mark.heavy
 @WITH_PROMTOOL
 def test_prometheus_takes_every_expression(tmp_path: Path) -> None:
     """Prometheus itself parses the rules, and every expression of the dashboard."""
@@ -175,6 +176,7 @@ def play(folder: Path, given: list[dict[str, str]], expr: str, at: str, value: f
     promtool("test", "rules", str(folder / "test.yml"))
 
 
+@pytest.mark.heavy
 @WITH_PROMTOOL
 @pytest.mark.parametrize(
     ("series", "alert", "quiet_at", "loud_at"),
@@ -212,6 +214,7 @@ def test_alerts_come_when_they_should(
     play(tmp_path, given, expr, loud_at, 1)
 
 
+@pytest.mark.heavy
 @WITH_PROMTOOL
 @pytest.mark.parametrize(
     ("title", "series", "value"),

@@ -11,6 +11,7 @@ import pytest
 
 import duly
 from duly import Scheduler
+from duly.events import Event
 
 MINUTE = timedelta(minutes=1)
 
@@ -157,9 +158,11 @@ def test_text_of_a_subclass_is_plain_text() -> None:
         __slots__ = ()
 
     async def story() -> None:
-        scheduler = Scheduler(":memory:")
+        added: list[Event] = []
+        scheduler = Scheduler(":memory:", listeners=[added.append])
         await scheduler.initialize([(Text("a"), Text("0 3 * * *"), callback, MINUTE)])
-        assert [type(task.name) for task in scheduler._book.tasks.values()] == [str]
+        fields = next(event.fields for event in added if event.name == "TaskAdded")
+        assert [type(fields[field]) for field in ("taskName", "cronExpression")] == [str, str]
         await scheduler.stop()
 
     asyncio.run(story())

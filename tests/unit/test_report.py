@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 import pytest
 
 from duly.verify.properties import PROPERTIES, Outcome, Violation
-from duly.verify.reporting.as_json import as_dict
 from duly.verify.reporting.report import (
     MOST_SHOWN,
     Chain,
-    Place,
+    LinePlace,
     Report,
-    Role,
+    TextRole,
+    as_dict,
     event_text,
     instant_text,
     text_lines,
@@ -21,7 +21,6 @@ from duly.verify.trace import (
     ClockStep,
     Crash,
     End,
-    Event,
     Fault,
     Header,
     InitEnd,
@@ -31,6 +30,7 @@ from duly.verify.trace import (
     RunStart,
     StopEnd,
     StopStart,
+    TraceEvent,
     zone_of,
 )
 
@@ -39,7 +39,7 @@ NINE_MS = int(datetime(2026, 1, 5, 8, tzinfo=UTC).timestamp() * 1000)
 """Nine o'clock in Berlin."""
 
 
-def position(line: int, event: Event) -> Position:
+def position(line: int, event: TraceEvent) -> Position:
     return Position(line, round(event.t * 1000), event)
 
 
@@ -133,8 +133,8 @@ def test_many_violations_are_counted() -> None:
     made.tallies["S1d"].violated += 1000
     told = report(made)
     assert [finding.number for finding in told.shown] == list(range(1, MOST_SHOWN + 2))
-    assert told.untold == {"S1d": 1002}
-    assert "More violations, not told here: 1,002 of S1d." in text(told)
+    assert told.not_shown == {"S1d": 1002}
+    assert "More violations, not shown here: 1,002 of S1d." in text(told)
 
 
 def test_faults_are_told_with_their_lines() -> None:
@@ -198,7 +198,7 @@ def test_open_deadlines_are_no_error() -> None:
         (End(t=0), "End"),
     ],
 )
-def test_events_in_words(event: Event, words: str) -> None:
+def test_events_in_words(event: TraceEvent, words: str) -> None:
     """An event keeps its name in the trace, so that it can be searched for there."""
     assert event_text(event, BERLIN) == words
 
@@ -219,12 +219,12 @@ def test_places_in_a_chain() -> None:
     for name, first in (("a", 1), ("empty", 4), ("b", 4)):
         chain.begin(name, first)
     assert [chain.place(line) for line in (1, 3, 4, 9)] == [
-        Place("a", 1),
-        Place("a", 3),
-        Place("b", 1),
-        Place("b", 6),
+        LinePlace("a", 1),
+        LinePlace("a", 3),
+        LinePlace("b", 1),
+        LinePlace("b", 6),
     ]
-    assert Chain().place(5) == Place("", 5)
+    assert Chain().place(5) == LinePlace("", 5)
 
 
 def test_roles() -> None:
@@ -236,7 +236,7 @@ def test_roles() -> None:
         for line in text_lines(report(made))
         if line and line[0].text.strip() in PROPERTIES
     }
-    assert (roles["S1a"], roles["S1c"], roles["L1"]) == (Role.GOOD, Role.BAD, Role.UNSURE)
+    assert (roles["S1a"], roles["S1c"], roles["L1"]) == (TextRole.GOOD, TextRole.BAD, TextRole.UNSURE)
 
 
 def test_json() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from duly.engine.runs import Run, Runs
+from duly.engine.runs import ActiveRun, Runs
 
 
 def runs_noting(ends: list[BaseException | None]) -> Runs[Any]:
@@ -23,11 +23,11 @@ async def test_a_run_that_ends_at_its_limit_has_ended() -> None:
     runs = runs_noting(ends)
 
     async def callback() -> None:
-        asyncio.get_running_loop().call_soon(runs.cancel, run)
+        asyncio.get_running_loop().call_soon(runs.time_out, run)
 
-    run: Run[Any] = Run("a", callback, None, started_us=1)
+    run: ActiveRun[Any] = ActiveRun("a", callback, None, started_us=1)
     runs.begin(run)
-    await runs.ended(but_waiting=False)
+    await runs.wait_for_ends(but_waiting=False)
     assert not run.is_timed_out
     assert ends == [None]
 
@@ -38,11 +38,11 @@ async def test_a_run_beyond_its_limit_is_cancelled() -> None:
     runs = runs_noting(ends)
 
     async def callback() -> None:
-        asyncio.get_running_loop().call_soon(runs.cancel, run)
+        asyncio.get_running_loop().call_soon(runs.time_out, run)
         await asyncio.get_running_loop().create_future()
 
-    run: Run[Any] = Run("a", callback, None, started_us=1)
+    run: ActiveRun[Any] = ActiveRun("a", callback, None, started_us=1)
     runs.begin(run)
-    await runs.ended(but_waiting=False)
+    await runs.wait_for_ends(but_waiting=False)
     assert run.is_timed_out
     assert isinstance(ends[0], asyncio.CancelledError)

@@ -5,16 +5,22 @@ import pytest
 
 from duly.config import Service
 from duly.instant import SECOND_US
-from duly.store.history import RunRow
+from duly.store.history import Result, RunRow
 from duly.supervisor import services
-from duly.supervisor.ended import Ended, Result, ended_of
-from duly.supervisor.reloading import Turn, turn_of
-from duly.supervisor.services import Phase, ServiceState, in_words
-from duly.supervisor.views import view_of
+from duly.supervisor.results import RunResult, run_result_of
+from duly.supervisor.services import (
+    Phase,
+    ReloadAction,
+    RunsKnown,
+    ServiceState,
+    in_english,
+    reload_action,
+    view_of,
+)
 
 S = SECOND_US
-SUCCESS, EXIT, KILLED = ended_of(0), ended_of(3), ended_of(-9)
-NO_SPAWN = Ended(Result.SPAWN_ERROR, message="no such command")
+SUCCESS, EXIT, KILLED = run_result_of(0), run_result_of(3), run_result_of(-9)
+NO_SPAWN = RunResult(Result.SPAWN_ERROR, message="no such command")
 
 
 def simple(**options: object) -> Service:
@@ -47,8 +53,8 @@ def test_a_start_is_seen() -> None:
         (oneshot(), KILLED, True, Phase.FAILED),
         (oneshot(), KILLED, False, Phase.STOPPED),
         (oneshot(), NO_SPAWN, True, Phase.FAILED),
-        (oneshot(), ended_of(-15, was_timed_out=True), True, Phase.FAILED),
-        (oneshot(), ended_of(-15, was_interrupted=True), False, Phase.STOPPED),
+        (oneshot(), run_result_of(-15, was_timed_out=True), True, Phase.FAILED),
+        (oneshot(), run_result_of(-15, was_interrupted=True), False, Phase.STOPPED),
         (simple(), SUCCESS, True, Phase.BACKING_OFF),
         (simple(), EXIT, True, Phase.BACKING_OFF),
         (simple(), NO_SPAWN, True, Phase.BACKING_OFF),
@@ -63,9 +69,9 @@ def test_a_start_is_seen() -> None:
         (simple(restart="no"), NO_SPAWN, True, Phase.FAILED),
     ],
 )
-def test_ends(service: Service, end: Ended, is_wanted: bool, phase: Phase) -> None:
+def test_ends(service: Service, end: RunResult, is_wanted: bool, phase: Phase) -> None:
     """What an end makes of a service depends on its type, its policy, and whether somebody asked for it."""
-    state = services.ended(up(), service, end, 5, is_wanted=is_wanted)
+    state = services.after_end(up(), service, end, 5, is_wanted=is_wanted)
     assert state.phase is phase
     assert (state.run_id, state.last_result, state.is_active) == (None, end.result, False)
     assert (state.restart_at_us is not None) == (phase is Phase.BACKING_OFF)
@@ -76,7 +82,7 @@ def test_pauses_double_up_to_a_minute() -> None:
     pauses, now_us = [], 0
     state = up()
     for _ in range(9):
-        state = services.ended(state, simple(), EXIT, now_us, is_wanted=True)
+        state = services.after_end(state, simple(), EXIT, now_us, is_wanted=True)
         assert state.restart_at_us is not None
         pauses.append((state.restart_at_us - now_us) // S)
         now_us = state.restart_at_us
@@ -89,14 +95,14 @@ def test_pauses_double_up_to_a_minute() -> None:
 def test_pause_is_short_again_after_a_minute_up(ran_s: int, pause_s: int) -> None:
     """Having stayed up for 60 s, and not for 59, a service is taken for a sound one again."""
     state = msgspec.structs.replace(up(), pause_s=4)
-    state = services.ended(state, simple(), EXIT, ran_s * S, is_wanted=True)
+    state = services.after_end(state, simple(), EXIT, ran_s * S, is_wanted=True)
     assert state.restart_at_us == (ran_s + pause_s) * S
     assert state.pause_s == 2 * pause_s
 
 
 def test_start_by_hand_gives_the_short_pause_back() -> None:
     """A start that is no restart begins the counting anew."""
-    state = services.ended(
+    state = services.after_end(
         msgspec.structs.replace(up(), pause_s=32, restarts=5), simple(), EXIT, 0, is_wanted=True
     )
     state = services.starting(state, 8, 1, is_restart=False)
@@ -107,7 +113,7 @@ def test_clock_steps_move_lengths_of_time_along() -> None:
     """After a step of the clock a service has been up for as long as before, and comes back as soon."""
     state = services.shifted(up(10 * S), -3600 * S)
     assert state.up_since_us == -3590 * S
-    state = services.ended(state, simple(), EXIT, -3580 * S, is_wanted=True)
+    state = services.after_end(state, simple(), EXIT, -3580 * S, is_wanted=True)
     assert services.shifted(state, 100 * S).restart_at_us == -3479 * S
     assert services.shifted(services.idle(5), S) == services.idle(5)
 
@@ -121,17 +127,17 @@ def test_clock_steps_move_lengths_of_time_along() -> None:
         (NO_SPAWN, "could not be started: no such command"),
     ],
 )
-def test_ends_in_words(end: Ended, words: str) -> None:
+def test_ends_in_words(end: RunResult, words: str) -> None:
     """An end can be said to people."""
-    assert in_words(end) == words
+    assert in_english(end) == words
 
 
 BEFORE = simple(env={"A": "1"})
 AS_JOB = Service("web", ("web",), type="oneshot")
-UNTOUCHED = Turn(is_stopped=False, is_started=False)
-STOPPED = Turn(is_stopped=True, is_started=False)
-RESTARTED = Turn(is_stopped=True, is_started=True)
-STARTED = Turn(is_stopped=False, is_started=True)
+UNTOUCHED = ReloadAction(is_stopped=False, is_started=False)
+STOPPED = ReloadAction(is_stopped=True, is_started=False)
+RESTARTED = ReloadAction(is_stopped=True, is_started=True)
+STARTED = ReloadAction(is_stopped=False, is_started=True)
 
 
 @pytest.mark.parametrize(
@@ -167,10 +173,10 @@ STARTED = Turn(is_stopped=False, is_started=True)
         (simple(), AS_JOB, "boot up", STOPPED),
     ],
 )
-def test_reload_matrix(before: Service | None, after: Service | None, flags: str, turn: Turn) -> None:
+def test_reload_matrix(before: Service | None, after: Service | None, flags: str, turn: ReloadAction) -> None:
     """Unchanged: untouched; added: started; removed: stopped; changed: restarted if its process differs."""
     is_boot, is_up, is_held_down = ("boot" in flags, "up" in flags, "held" in flags)
-    assert turn_of(before, after, is_boot=is_boot, is_up=is_up, is_held_down=is_held_down) == turn
+    assert reload_action(before, after, is_boot=is_boot, is_up=is_up, is_held_down=is_held_down) == turn
 
 
 ROW = RunRow(id=7, service="web", reason="boot", started_us=1, pid=42)
@@ -178,12 +184,14 @@ ROW = RunRow(id=7, service="web", reason="boot", started_us=1, pid=42)
 
 def test_views_show_waiting_with_its_reason() -> None:
     """Who waits for others says for whom; who waits to come back says after what."""
-    waiting = view_of(simple(), services.waiting(up(), 5), live=None, last=None, held_up_by=("a", "b"))
+    waiting = view_of(simple(), services.in_phase(up(), Phase.WAITING, 5), RunsKnown(), held_up_by=("a", "b"))
     assert (waiting.state, waiting.reason) == ("waiting", "waiting for a, b")
-    many = view_of(simple(), services.waiting(up(), 5), live=None, last=None, held_up_by=tuple("abcdefg"))
+    many = view_of(
+        simple(), services.in_phase(up(), Phase.WAITING, 5), RunsKnown(), held_up_by=tuple("abcdefg")
+    )
     assert many.reason == "waiting for a, b, c, d, e and 2 more"
-    backing = services.ended(up(), simple(), EXIT, 5, is_wanted=True)
-    view = view_of(simple(), backing, live=None, last=ROW, held_up_by=())
+    backing = services.after_end(up(), simple(), EXIT, 5, is_wanted=True)
+    view = view_of(simple(), backing, RunsKnown(last=ROW), held_up_by=())
     assert (view.state, view.reason) == ("waiting", "ended (exited with code 3); restarts after 1 s")
     assert view.restart_at_us == 5 + S
 
@@ -192,6 +200,6 @@ def test_views_show_waiting_with_its_reason() -> None:
 def test_every_phase_has_a_state_to_show(phase: Phase) -> None:
     """Each phase is shown as one of the states of the contract; a run in flight gives its pid."""
     state = msgspec.structs.replace(up(), phase=phase)
-    view = view_of(simple(), state, live=ROW, last=None, held_up_by=())
+    view = view_of(simple(), state, RunsKnown(live=ROW), held_up_by=())
     assert view.state in {"starting", "running", "stopped", "failed", "done", "waiting", "skipped"}
     assert (view.pid, view.run_id, view.last_run) == (42, 7, ROW)

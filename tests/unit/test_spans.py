@@ -18,7 +18,7 @@ START_NS = 1_767_268_800 * SECOND_NS
 
 
 class Told:
-    """A span as it was told, whoever took it."""
+    """A span as it was told, no matter who took it."""
 
     def __init__(self, name: str, start_ns: int, attributes: Mapping[str, Any]) -> None:
         self.name = name
@@ -162,7 +162,7 @@ def test_runs_that_never_end_are_forgotten(taken: tuple[Spans, Any]) -> None:
 
 
 def test_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without OpenTelemetry there is no listener, and whoever insists is told what to install."""
+    """Without OpenTelemetry there is no listener, and anyone who insists is told what to install."""
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     assert spans_if_installed() is None
     with pytest.raises(ImportError, match="pip install opentelemetry-sdk"):

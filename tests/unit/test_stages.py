@@ -5,8 +5,9 @@ import random
 import pytest
 
 from duly.config import Service
-from duly.supervisor.ended import Ended, Result
-from duly.supervisor.services import Phase, ServiceState, ended, idle, running, skipped, starting
+from duly.store.history import Result
+from duly.supervisor.results import RunResult
+from duly.supervisor.services import Phase, ServiceState, after_end, idle, in_phase, running, starting
 from duly.supervisor.stages import Stage, held_up, start_order, stop_order, unmet_requirement
 
 
@@ -52,7 +53,7 @@ def test_relations_across_stages_are_the_business_of_stages() -> None:
 
 def test_unknown_and_own_names_are_ignored() -> None:
     """A relation to a service that is not there, or to itself, holds nothing up."""
-    assert waits(start_order([service("a", after=("ghost", "a"))])) == {"a": ()}
+    assert waits(start_order([service("a", after=("absent", "a"))])) == {"a": ()}
 
 
 def test_circle_is_broken() -> None:
@@ -104,15 +105,15 @@ def test_held_up_by_relations_or_by_the_stage() -> None:
     assert held_up(order, {"a", "b", "c"}) == {"m": (), "a": (), "b": ("a",), "c": ()}
 
 
-FAILED = Ended(Result.EXIT, 3, None, "exited with code 3")
+FAILED = RunResult(Result.EXIT, 3, None, "exited with code 3")
 
 
 def up(name: str = "x") -> ServiceState:
     return running(starting(idle(0), 1, 0, is_restart=False), 0)
 
 
-def after_run(required: Service, end: Ended) -> ServiceState:
-    return ended(up(), required, end, 0, is_wanted=True)
+def after_run(required: Service, end: RunResult) -> ServiceState:
+    return after_end(up(), required, end, 0, is_wanted=True)
 
 
 ONESHOT, SIMPLE = service("x", type="oneshot"), service("x", restart="no")
@@ -123,7 +124,7 @@ ONESHOT, SIMPLE = service("x", type="oneshot"), service("x", restart="no")
     [
         (None, None, "does not exist"),
         (service("x", enabled=False), idle(0, "disabled"), "is disabled"),
-        (SIMPLE, skipped(idle(0), 0, "requires y, which is disabled"), "was skipped"),
+        (SIMPLE, in_phase(idle(0), Phase.SKIPPED, 0, reason="requires y, which is disabled"), "was skipped"),
         (SIMPLE, up(), None),
         (SIMPLE, idle(0), "is not running"),
         (SIMPLE, after_run(SIMPLE, FAILED), "is not running (exited with code 3)"),
@@ -132,7 +133,7 @@ ONESHOT, SIMPLE = service("x", type="oneshot"), service("x", restart="no")
             after_run(service("x"), FAILED),
             "is not running (ended (exited with code 3); restarts after 1 s)",
         ),
-        (ONESHOT, after_run(ONESHOT, Ended(Result.SUCCESS, 0)), None),
+        (ONESHOT, after_run(ONESHOT, RunResult(Result.SUCCESS, 0)), None),
         (ONESHOT, after_run(ONESHOT, FAILED), "did not succeed (exited with code 3)"),
         (ONESHOT, up(), "has not ended yet"),
         (ONESHOT, idle(0), "has not run"),
@@ -156,6 +157,6 @@ def test_first_lack_is_told() -> None:
 
 def test_a_oneshot_that_runs_again_has_still_succeeded() -> None:
     """What counts is the last run that ended."""
-    again = starting(after_run(ONESHOT, Ended(Result.SUCCESS, 0)), 2, 5, is_restart=False)
+    again = starting(after_run(ONESHOT, RunResult(Result.SUCCESS, 0)), 2, 5, is_restart=False)
     assert again.phase is Phase.STARTING
     assert unmet_requirement(service("me", requires=("x",)), {"x": ONESHOT}, {"x": again}) is None

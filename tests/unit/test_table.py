@@ -226,7 +226,17 @@ def test_the_page_of_the_format_has_a_true_example() -> None:
     lines = example.encode().splitlines(keepends=True)
     assert not [item for item in Trace(lines) if isinstance(item, Fault)]
     seen = {type(item.event).__name__ for item in Trace(lines) if isinstance(item, Position)}
-    elsewhere = {"Taken", "Given", "Lost", "Edition", "Unreachable", "Reachable", "Missed"}
+    elsewhere = {
+        "Unreachable",
+        "Reachable",
+        "Missed",
+        "NodeJoined",
+        "NodeReturned",
+        "NodeFenced",
+        "TrustLost",
+    }
+    elsewhere |= {"ServerChanged", "ListReconciled", "TaskInterruptedAgain", "Timers", "Told"}
+    elsewhere |= {"ControlStart", "ControlEnd"}
     assert seen == set(EVENTS) - elsewhere
     outcome = judged(lines)
     assert not outcome.violations

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duly.cli.refusals import width
-from duly.cli.tables import Cell, Column, clipped, table, terminal_width
+from duly.cli.output import Cell, Column, clipped, table, terminal_width, width
 
 COLUMNS = (
     Column("id", "id", least=4),

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from duly.verify.targets import Account, accounted
+from duly.verify.targets import Account, account_of
 
 Line = dict[str, Any]
 HEADER = {"ev": "Header", "v": 1, "tz": "UTC"}
-MEMBER = {**HEADER, "member": "a", "shards": 1, "failover_ms": 10_000}
+NODE = {**HEADER, "node": "a", "failover_ms": 10_000}
 
 
 def at(seconds: float, ev: str, **facts: Any) -> Line:
@@ -28,7 +28,7 @@ def run(seconds: float, number: int = 1, *, lasts_s: float = 1, ok: bool = True)
 
 
 def account(*files: list[Line]) -> Account:
-    return accounted(msgspec.json.encode(line) + b"\n" for line in chain.from_iterable(files))
+    return account_of(msgspec.json.encode(line) + b"\n" for line in chain.from_iterable(files))
 
 
 def test_every_target_and_every_run() -> None:
@@ -91,20 +91,20 @@ def test_nobody_was_there() -> None:
 
 def test_an_interruption() -> None:
     """A run that died with its process explains one more start, in whatever file."""
-    dead = [MEMBER, *opened(proc="p"), at(0.1, "RunStart", id="x", run=1), at(5, "Crash")]
-    other = [{**MEMBER, "member": "b"}, *opened(proc="q"), *run(13), at(50, "Tick")]
+    dead = [NODE, *opened(proc="p"), at(0.1, "RunStart", id="x", run=1), at(5, "Crash")]
+    other = [{**NODE, "node": "b"}, *opened(proc="q"), *run(13), at(50, "Tick")]
     told = account(dead, other)
     assert told.is_right
     assert told.causes == {"for a due": 1, "after an interruption": 1}
-    other = [{**MEMBER, "member": "b"}, *opened(proc="q"), *run(13), *run(20, 2), at(50, "Tick")]
+    other = [{**NODE, "node": "b"}, *opened(proc="q"), *run(13), *run(20, 2), at(50, "Tick")]
     assert len(account(dead, other).unaccounted) == 1
 
 
 def test_a_failover_takes_its_time() -> None:
-    """A due that comes as a member dies is answered late, and excused; without a death it is missed."""
+    """A due that comes as a node dies is answered late, and excused; without a death it is missed."""
     facts = {"delta_ms": 1_000}
-    dead = [{**MEMBER, **facts}, *opened(proc="p"), at(-1, "Crash")]
-    other = [{**MEMBER, **facts, "member": "b"}, *opened(proc="q"), *run(8), at(50, "Tick")]
+    dead = [{**NODE, **facts}, *opened(proc="p"), at(-1, "Crash")]
+    other = [{**NODE, **facts, "node": "b"}, *opened(proc="q"), *run(8), at(50, "Tick")]
     told = account(dead, other)
     assert (told.is_right, told.excused) == (True, {"failover": 1})
     alive = [*dead[:-1], at(50, "Tick")]
@@ -112,17 +112,17 @@ def test_a_failover_takes_its_time() -> None:
 
 
 def test_a_loss() -> None:
-    """What a member lost it does not end, and another may make again."""
-    one = [MEMBER, *opened(proc="p"), *run(0.1)[:1], at(5, "Lost", shard=0, term=2), *run(0.1)[1:]]
+    """What a node lost with its trust it does not end, and another may make again."""
+    one = [NODE, *opened(proc="p"), *run(0.1)[:1], at(5, "TrustLost", runs=["x"]), *run(0.1)[1:]]
     one[-1] = {**one[-1], "t": 5_100, "ok": False}
-    other = [{**MEMBER, "member": "b"}, *opened(proc="q"), *run(7), at(50, "Tick")]
+    other = [{**NODE, "node": "b"}, *opened(proc="q"), *run(7), at(50, "Tick")]
     assert account([*one, at(50, "Tick")], other).causes["after an interruption"] == 1
 
 
 def test_a_database_that_is_away() -> None:
     """While nobody can reach the database nothing is missed."""
     away = [at(59, "Unreachable"), at(190, "Reachable")]
-    told = account([MEMBER, *opened(), *run(0.1), *away, *run(200, 2), at(210, "Tick")])
+    told = account([NODE, *opened(), *run(0.1), *away, *run(200, 2), at(210, "Tick")])
     assert (told.is_right, told.excused) == (True, {"database away": 2})
 
 

@@ -7,13 +7,14 @@ from random import Random
 
 import pytest
 
-from duly.config.schema import Calendar
+from duly.config.schema import Calendar, expression_of
 from duly.cron import CronExpression
-from duly.cron.words import in_words
+from duly.cron.english import in_english
 from duly.errors import CronCalculationError
 from duly.instant import NEVER_US, instant_of
-from duly.timers.calendar import CalendarShelf, expression_of, slot_after, slot_at_or_before
-from tests.timer_world import daily, timer
+from duly.timers.calendar import CalendarCache, slot_after, slot_at_or_before
+from tests.unit.cron_meaning import are_equivalent
+from tests.worlds.timers import daily, timer
 
 FRIDAY_13TH = Calendar(minute=(0,), hour=(9,), day_of_month=(13,), day_of_week=(5,))
 NEVER = Calendar(minute=(0,), hour=(0,), day_of_month=(30, 31), month=(2,))
@@ -79,7 +80,7 @@ def test_a_date_that_never_comes() -> None:
         expression.next_after(datetime(2026, 1, 1, tzinfo=UTC))
     with pytest.raises(CronCalculationError):
         expression.previous_at_or_before(datetime(2026, 1, 1, tzinfo=UTC))
-    calendars = CalendarShelf(UTC).of(timer(on_calendar=NEVER))
+    calendars = CalendarCache(UTC).of(timer(on_calendar=NEVER))
     assert calendars == ()
     assert slot_after(calendars, 0) == NEVER_US
     assert slot_at_or_before(calendars, 0) is None
@@ -87,17 +88,17 @@ def test_a_date_that_never_comes() -> None:
 
 def test_slots_before_the_first_are_none() -> None:
     """At the beginning of time there is no slot before."""
-    calendars = CalendarShelf(UTC).of(timer(on_calendar=daily(3)))
+    calendars = CalendarCache(UTC).of(timer(on_calendar=daily(3)))
     earliest_us = instant_of(datetime(1, 1, 3, 1, tzinfo=UTC))
     assert slot_at_or_before(calendars, earliest_us) is None
 
 
 def test_timers_share_their_schedules() -> None:
     """Timers with the same calendar and zone share one schedule, and so its last answer."""
-    shelf = CalendarShelf(UTC)
-    (one,) = shelf.of(timer("a", on_calendar=daily(3)))
-    (same,) = shelf.of(timer("b", on_calendar=daily(3)))
-    (other,) = shelf.of(timer("c", on_calendar=daily(3), timezone="Europe/Berlin"))
+    calendar_cache = CalendarCache(UTC)
+    (one,) = calendar_cache.of(timer("a", on_calendar=daily(3)))
+    (same,) = calendar_cache.of(timer("b", on_calendar=daily(3)))
+    (other,) = calendar_cache.of(timer("c", on_calendar=daily(3), timezone="Europe/Berlin"))
     assert one is same
     assert other is not one
 
@@ -108,12 +109,12 @@ def test_expressions_of_masks_are_values() -> None:
     for same in (copy.copy(expression), pickle.loads(pickle.dumps(expression)), expression_of(FRIDAY_13TH)):
         assert same == expression
         assert same.next_after(datetime(2026, 3, 14, tzinfo=UTC)).day == 13
-    assert repr(expression).startswith("CronExpression.of_masks('minute=0 hour=9 day=13 weekday=5'")
+    assert repr(expression).startswith("CronExpression.of_masks('0 9 13 * 5'")
     assert expression != CronExpression.parse("0 9 13 * 5")
     like_cron = CronExpression.of_masks("0 9 13 * 5", expression.masks)
     assert like_cron != CronExpression.parse("0 9 13 * 5")
     assert pickle.loads(pickle.dumps(like_cron)) == like_cron
-    assert not like_cron.is_equivalent_to(CronExpression.parse("0 9 13 * 5"))
+    assert not are_equivalent(like_cron, CronExpression.parse("0 9 13 * 5"))
 
 
 @pytest.mark.parametrize("masks", [(0, 1, 2, 2, 1), (1, 1, 1, 2, 1), (1 << 60, 1, 2, 2, 1)])
@@ -142,9 +143,9 @@ def test_masks_outside_their_fields_are_refused(masks: tuple[int, int, int, int,
 )
 def test_calendars_in_words(calendar: Calendar, words: str) -> None:
     """A calendar reads as people would say it, and one with day and weekday says that both are needed."""
-    assert in_words(expression_of(calendar)) == words
+    assert in_english(expression_of(calendar)) == words
 
 
 def test_cron_text_still_says_that_either_is_enough() -> None:
     """The sentence of a cron text with day and weekday is another than that of the calendar."""
-    assert "either is enough" in in_words(CronExpression.parse("0 9 13 * 5"))
+    assert "either is enough" in in_english(CronExpression.parse("0 9 13 * 5"))

@@ -8,36 +8,36 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from duly.core.causes import Reason
 from duly.instant import EARLIEST_US, MINUTE_US, NEVER_US, SECOND_US, datetime_at
-from duly.supervisor.ended import Reason
+from duly.supervisor.results import TargetState
 from duly.testing import VirtualClock
-from duly.timers.calendar import CalendarShelf
-from duly.timers.dues import TargetState, due_at, next_run_us, verdict, wakes_us
+from duly.timers.calendar import CalendarCache
+from duly.timers.dues import due_at, next_run_us, verdict, wakes_us
 from duly.timers.record import (
     COLUMNS,
-    Declared,
+    DeclaredTimer,
     TimerRecordError,
-    declared_in,
     name_in,
     record_of,
     row_from,
     state_from,
     text_of,
 )
-from duly.timers.rules import Heard, TimerRules
-from duly.timers.timer import Due, TimerState, ended, fired, let_pass, span_us, stepped
-from tests.timer_world import EXIT, HOURLY, SUCCESS, FakeTargets, daily, timer
+from duly.timers.rules import RulesListener, TimerRules
+from duly.timers.timer import Due, TimerState, ended, fired, span_us, stepped
+from tests.worlds.timers import EXIT, HOURLY, SUCCESS, FakeTargets, daily, timer
 
 HOUR_US = 60 * MINUTE_US
 NOON_US = 1_767_268_800 * SECOND_US  # 2026-01-01 12:00 UTC
-SHELF = CalendarShelf(UTC)
+CALENDARS = CalendarCache(UTC)
 
 
 def state(**options: Any) -> TimerState:
     """A timer as it was declared at noon; what is not a field of its state goes into its definition."""
     fields = {key: options.pop(key) for key in list(options) if key in TimerState.__struct_fields__}
     definition = timer(**options)
-    calendars = SHELF.of(definition)
+    calendars = CALENDARS.of(definition)
     item = TimerState(
         id=1,
         name="t",
@@ -196,49 +196,9 @@ def test_a_record_comes_back() -> None:
         **{**EVERYTHING, "retry_at_us": None}, last_result="exit", last_exit=3, enabled_override=True
     )
     item = msgspec.structs.replace(item, last_missed_us=NOON_US, last_miss_reason="overlap", interrupted=True)
-    declared = Declared(item.definition, item.calendars, item.text)
+    declared = DeclaredTimer(item.definition, item.calendars, item.text)
     back = state_from(row_from(record_of(item)), declared, 0)
     assert back == msgspec.structs.replace(item, startup_at_us=None, anchor_us=None)
-
-
-def test_a_record_tells_how_its_timer_was_declared() -> None:
-    """The definition in a row is the one that it was written with, but for its description."""
-    item = state(**EVERYTHING, retry_intervals_sec=(1.5, 60), timezone="Europe/Berlin", persistent=False)
-    declared = declared_in(row_from(record_of(item)), SHELF)
-    assert declared == Declared(item.definition, SHELF.of(item.definition), item.text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        '{"target": 7}',
-        '{"target": "job", "timezone": "Nowhere/Land"}',
-        '{"target": "job", "timezone": "/"}',
-        '{"target": "job", "on_calendar": [{"minute": [-1]}]}',
-        "[" * 100_000,
-    ],
-)
-def test_a_definition_that_says_nothing(text: str) -> None:
-    """A definition of another version, or one that somebody edited, is no error: nothing is known of it."""
-    row = row_from([*sound()[:2], text, *sound()[3:]])
-    assert declared_in(row, SHELF) is None
-
-
-@pytest.mark.parametrize(
-    ("calendar", "now_us", "answered_us"),
-    [
-        ((), NOON_US + HOUR_US, NOON_US + HOUR_US),
-        ((), NOON_US - HOUR_US, NOON_US),
-        (HOURLY, NOON_US + HOUR_US - 1, NOON_US + HOUR_US - 1),
-        (HOURLY, NOON_US + HOUR_US, NOON_US + HOUR_US - 1),
-    ],
-)
-def test_slots_do_not_pass(calendar: Any, now_us: int, answered_us: int) -> None:
-    """What is let pass is behind a timer, but for its slots, the first of which stays owed."""
-    item = state(on_calendar=calendar)
-    assert let_pass(item, now_us) == msgspec.structs.replace(item, answered_us=answered_us)
 
 
 @pytest.mark.parametrize("column", COLUMNS)
@@ -280,7 +240,7 @@ def test_the_text_of_a_definition() -> None:
 
 
 def test_an_end_is_an_anchor_of_its_own() -> None:
-    """The end of a timer's own run is what its interval counts from, whoever else tells of it."""
+    """The end of a timer's own run is what its interval counts from, no matter who else tells of it."""
     item = fired(state(on_unit_active_sec=60), Due(Reason.TRIGGER, NOON_US), NOON_US, 1)
     item = ended(item, EXIT, NOON_US + SECOND_US, is_stopping=False)
     assert (item.anchor_us, item.is_anchored_here) == (NOON_US + SECOND_US, True)
@@ -290,8 +250,8 @@ async def test_a_target_about_to_be_started_is_claimed() -> None:
     """Between a firing and the start of its target another timer finds the target active, not idle."""
     targets = FakeTargets(VirtualClock(datetime_at(NOON_US, UTC)))
     book: dict[str, TimerState] = {}
-    heard = cast("Heard", None)
-    rules = TimerRules(targets, heard, book.get, lambda _: False)
+    listener = cast("RulesListener", None)
+    rules = TimerRules(targets, listener, book.get, lambda _: False)
     first, second = state(on_calendar=HOURLY), msgspec.structs.replace(state(on_calendar=HOURLY), name="u")
     (start,) = rules.looked_at([first], NOON_US + HOUR_US).starts
     book["t"] = start.after

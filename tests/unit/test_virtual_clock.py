@@ -39,7 +39,7 @@ async def test_zone_of_the_start_is_kept() -> None:
 
 
 async def test_sleepers_wake_in_order_at_their_instants(virtual_clock: VirtualClock) -> None:
-    """Whoever sleeps sees exactly the time it asked for, in order, also sleeps begun on the way."""
+    """A sleeper sees exactly the time it asked for, in order, also sleeps begun on the way."""
     seen: list[tuple[str, float]] = []
 
     async def sleeper(name: str, *seconds: float) -> None:

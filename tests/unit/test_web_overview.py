@@ -1,32 +1,34 @@
 """The overview of many services: who gets a lane, and what is counted how often."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from duly.config.schema import Calendar, Config, Service, Settings, Timer
+from duly.config.schema import Config, Service, Settings, Timer
 from duly.daemon import views
 from duly.instant import Instant
-from duly.store.history import MemoryRows, MissRow, RunRow
+from duly.store.history import History, MissRow, RunRow
 from duly.web import timeline
-from duly.web.overview import Counted, Picture
-from tests.daemons import NOW_US, FakeDaemon, us
+from duly.web.formatting import Moment
+from duly.web.overview import DaemonOverview, DayCounts, OverviewHistory, tiles
+from tests.worlds.daemons import NOW_US, FakeDaemon, us
+from tests.worlds.histories import LooseHistory
 
-WINDOW = timeline.Window(NOW_US)
+WINDOW = timeline.Window(Moment(NOW_US, UTC))
 HOUR_US = timeline.HOUR_US
 RESULTS = ("success", "exit", None)
 
 
-def _picture(rng: random.Random) -> Picture:
+def _picture(rng: random.Random) -> DaemonOverview:
     """Some services, of which a few ran, missed something, are tried again, or only come."""
     count = rng.choice([3, 14, 15, 40])
     names = [f"job-{number:02}" for number in range(count)]
     runs: list[RunRow] = []
-    misses, readings = [], {}
+    misses, snapshots = [], {}
     for name in names:
         for _ in range(rng.choice([0, 0, 0, 1, 3])):
             result, started_us = rng.choice(RESULTS), NOW_US - rng.randrange(30 * HOUR_US)
@@ -38,42 +40,41 @@ def _picture(rng: random.Random) -> Picture:
         if rng.random() < 0.8:
             next_us = rng.choice([None, NOW_US + rng.randrange(30 * HOUR_US)])
             retry_us = rng.choice([None, None, None, NOW_US + HOUR_US, next_us])
-            readings[name] = views.TimerReading(next_us=next_us, retry_at_us=retry_us)
+            snapshots[name] = views.TimerSnapshot(next_us=next_us, retry_at_us=retry_us)
     config = Config(
         Path("duly.toml"),
         Settings(timers=True),
         services=tuple(Service(name, ("true",), type="oneshot") for name in names),
-        timers=tuple(Timer(name, name, on_calendar=(Calendar(),)) for name in names),
+        timers=tuple(Timer(name, name, on_unit_active_sec=60) for name in names),
     )
-    return Picture(
-        standing=FakeDaemon(config).standing(),
+    return DaemonOverview(
+        daemon_status=FakeDaemon(config).daemon_status(),
         config=config,
         services=(),
-        timers=readings,
+        timers=snapshots,
         window=WINDOW,
-        runs=[*runs, RunRow(id=999, service="gone", reason="boot", started_us=NOW_US - 5)],
-        latest=(),
-        misses=misses,
-        counts={},
-        left_out=False,
-        shelf=None,
+        history=OverviewHistory(
+            runs=[*runs, RunRow(id=999, service="gone", reason="boot", started_us=NOW_US - 5)],
+            misses=misses,
+        ),
     )
 
 
-def _drawn_one_by_one(picture: Picture) -> timeline.Timeline:
+def _drawn_one_by_one(picture: DaemonOverview) -> timeline.TimelineView:
     """The same, from a matter for each service."""
     matters = [timeline.Matter(service.id) for service in picture.config.services]
     for matter in matters:
-        matter.runs = [row for row in picture.runs if row.service == matter.id]
-        matter.misses = [row for row in picture.misses if row.timer == matter.id and WINDOW.holds(row.at_us)]
-        reading = (picture.timers or {}).get(matter.id, views.TimerReading())
-        retry_us, next_us = reading.retry_at_us, reading.next_us
+        history = picture.history
+        matter.runs = [row for row in history.runs if row.service == matter.id]
+        matter.misses = [row for row in history.misses if row.timer == matter.id and WINDOW.holds(row.at_us)]
+        snapshot = (picture.timers or {}).get(matter.id, views.TimerSnapshot())
+        retry_us, next_us = snapshot.retry_at_us, snapshot.next_us
         if next_us is not None and next_us != retry_us and WINDOW.holds(next_us):
             matter.slots = [next_us]
         if retry_us is not None and WINDOW.holds(retry_us):
             matter.retries = [retry_us]
-    own, rest = timeline.chosen(matters)
-    return timeline.drawn(own, rest, WINDOW, UTC)
+    own, rest = timeline.pick_lanes(matters)
+    return timeline.timeline_of(own, rest, WINDOW)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -83,10 +84,36 @@ def test_lanes(seed: int) -> None:
     assert picture.lanes() == _drawn_one_by_one(picture)
 
 
+# --- numbers worth a glance ---
+
+
+def test_tiles_hide_timers_while_the_switch_is_closed() -> None:
+    """With the switch closed no number speaks of timers."""
+    counts = {"services": 1, "services_running": 1, "services_failed": 0, "invalid": 0}
+    labels = [tile.label for tile in tiles(counts, OverviewHistory(), has_timers=False)]
+    assert labels == ["services running", "services failed", "runs in 24 h"]
+
+
+@pytest.mark.parametrize(
+    ("results", "note"),
+    [
+        ({}, ""),
+        ({"success": 2}, "all successful"),
+        ({None: 1}, "1 still running"),
+        ({None: 1, "success": 2}, "1 still running"),
+        ({None: 1, "success": 2, "exit": 1}, "1 not successful"),
+    ],
+)
+def test_runs_under_way_are_not_yet_successful(results: dict[str | None, int], note: str) -> None:
+    """Only what has ended counts as a success."""
+    counts = {"services": 1, "services_running": 1, "services_failed": 0, "invalid": 0}
+    assert tiles(counts, OverviewHistory(counts=results), has_timers=False)[2].note == note
+
+
 # --- how the runs of a day ended ---
 
 
-class CountingRows(MemoryRows):
+class CountingHistory(LooseHistory):
     """A history that notes from when on runs were counted."""
 
     def __init__(self) -> None:
@@ -95,10 +122,10 @@ class CountingRows(MemoryRows):
         self.slips_in: RunRow | None = None
         """A run that begins as soon as somebody has counted."""
 
-    async def counts(self, since_us: Instant, besides: Sequence[int] = ()) -> dict[str | None, int]:
+    async def counts(self, since_us: Instant) -> dict[str | None, int]:
         """How many runs that started since then ended how."""
         self.asked.append(since_us)
-        found = await super().counts(since_us, besides)
+        found = await super().counts(since_us)
         if self.slips_in is not None:
             await self.put([self.slips_in], [])
             self.slips_in = None
@@ -110,13 +137,13 @@ class Day(FakeDaemon):
 
     def __init__(self) -> None:
         super().__init__()
-        self.history: CountingRows = CountingRows()
+        self.history: CountingHistory = CountingHistory()
         self.live: dict[int, RunRow] = {}
 
-    def services(self) -> list[views.StoredService]:
+    def services(self) -> list[views.ServiceSnapshot]:
         """How its services are."""
         return [
-            views.StoredService(id=row.service, state="running", last_run=row) for row in self.live.values()
+            views.ServiceSnapshot(id=row.service, state="running", last_run=row) for row in self.live.values()
         ]
 
     async def has(self, run_id: int, started: str, result: str | None) -> None:
@@ -125,10 +152,10 @@ class Day(FakeDaemon):
         self.live[run_id] = row
         await self.history.put([row], [])
 
-    async def counted(self, by: Counted, day: timeline.Window = WINDOW) -> Mapping[str | None, int]:
+    async def counted(self, by: DayCounts, day: timeline.Window = WINDOW) -> Mapping[str | None, int]:
         """How its runs ended, and that this is so."""
         found = await by.of(self, day)
-        assert found == await MemoryRows.counts(self.history, day.from_us)
+        assert found == await History.counts(self.history, day.from_us)
         return found
 
 
@@ -141,7 +168,7 @@ def _row(run_id: int, started: str, result: str | None) -> RunRow:
 
 async def test_a_day_is_counted_once_a_minute() -> None:
     """What began before this minute is counted once; what begins and ends in it is in every answer."""
-    daemon, by = Day(), Counted()
+    daemon, by = Day(), DayCounts()
     await daemon.has(1, "09:00", "success")
     assert await daemon.counted(by) == {"success": 1}
     daemon.history.asked.clear()
@@ -150,13 +177,13 @@ async def test_a_day_is_counted_once_a_minute() -> None:
     await daemon.has(2, "12:00:05", "exit")
     assert await daemon.counted(by) == {"success": 1, "exit": 1}
     assert daemon.history.asked == [NOW_US] * 2
-    await daemon.counted(by, timeline.Window(NOW_US + 60_000_000))
+    await daemon.counted(by, timeline.Window(Moment(NOW_US + 60_000_000, UTC)))
     assert WINDOW.from_us + 60_000_000 in daemon.history.asked
 
 
 async def test_a_long_run_ends() -> None:
     """When a run ends that began before this minute, all are counted anew."""
-    daemon, by = Day(), Counted()
+    daemon, by = Day(), DayCounts()
     await daemon.has(1, "09:00", None)
     assert await daemon.counted(by) == {None: 1}
     await daemon.has(1, "09:00", "exit")
@@ -165,7 +192,7 @@ async def test_a_long_run_ends() -> None:
 
 async def test_a_run_begins_between_two_counts() -> None:
     """A run that is in one count and not in the other is not counted twice, or never, from then on."""
-    daemon, by = Day(), Counted()
+    daemon, by = Day(), DayCounts()
     await daemon.has(1, "09:00", "success")
     daemon.history.slips_in = _row(2, "12:00:05", "success")
     await by.of(daemon, WINDOW)

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from duly.web.live import Live
 from duly.web.rendering import Gathered, Renderer, until_minute_begun_s
 from duly.web.security import Visitor
-from tests.daemons import us
-from tests.web_serving import FakeSite
+from tests.worlds.daemons import us
+from tests.worlds.web_serving import FakeSite
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ async def test_an_open_page_waits_for_calm_and_a_new_one_does_not(monkeypatch: p
 
     async def gather() -> Gathered:
         made.append(loop.time())
-        values = {"heading": "Hello", "message": "", "undo": None, "back": "/", "back_label": "Home"}
-        return "told.html", values, 200
+        values = {"heading": "Hello", "message": "", "back": "/", "back_label": "Home"}
+        return "message.html", values, 200
 
     def happens() -> None:
         site.live.publish("TimerFired", "2026-01-01T12:00:00+00:00", {})
@@ -82,8 +82,8 @@ async def test_many_readers_ask_less_often(
     renderer = Renderer(site, lambda _path: [], asyncio.get_running_loop().time)
 
     async def gather() -> Gathered:
-        values = {"heading": "Hello", "message": "", "undo": None, "back": "/", "back_label": "Home"}
-        return "told.html", values, 200
+        values = {"heading": "Hello", "message": "", "back": "/", "back_label": "Home"}
+        return "message.html", values, 200
 
     answer = await renderer.page(_request(), gather)
     assert float(answer.headers["x-duly-pace"]) == pace_s

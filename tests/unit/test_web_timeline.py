@@ -1,15 +1,19 @@
 """The time line: what is drawn where, and how much at most."""
 
+from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 from duly.store.history import MissRow, RunRow
 from duly.web import timeline
+from duly.web.formatting import Moment
+from duly.web.runs import STRIP, strip_of
 from duly.web.timeline import HOUR_US, MOST_LANES, MOST_SLOTS, Matter, Window
-from tests.daemons import us
+from tests.worlds.daemons import us
 
 UTC = ZoneInfo("UTC")
 NOW_US = us("12:00")
-WINDOW = Window(NOW_US)
+NOW = Moment(NOW_US, UTC)
+WINDOW = Window(NOW)
 CELL_US = WINDOW.cell_us
 
 
@@ -22,8 +26,8 @@ def _run(
     )
 
 
-def _shapes(matter: Matter, kind: str) -> list[timeline.Shape]:
-    lane = timeline.drawn([matter], [], WINDOW, UTC).lanes[0]
+def _shapes(matter: Matter, kind: str) -> list[timeline.LaneShape]:
+    lane = timeline.timeline_of([matter], [], WINDOW).lanes[0]
     return [shape for shape in lane.shapes if shape.kind == kind]
 
 
@@ -87,34 +91,32 @@ def test_many_slots_become_a_band() -> None:
 def test_clock_changes_are_marked() -> None:
     """The night in which the clocks are put forward or back is marked, with how much, at the right place."""
     berlin = ZoneInfo("Europe/Berlin")
-    spring = Window(us("2026-03-29 00:00"))
-    assert list(timeline.clock_changes(spring, berlin)) == [(us("2026-03-29 01:00"), HOUR_US)]
-    autumn = Window(us("2026-10-25 06:30"))
-    assert list(timeline.clock_changes(autumn, berlin)) == [(us("2026-10-25 01:00"), -HOUR_US)]
-    assert list(timeline.clock_changes(WINDOW, berlin)) == []
-    (tick,) = [tick for tick in timeline.drawn([], [], spring, berlin).ticks if tick.kind == "dst"]
+    spring, autumn = (Window(Moment(us(at), berlin)) for at in ("2026-03-29 00:00", "2026-10-25 06:30"))
+    hour = timedelta(hours=1)
+    assert list(spring.axis.clock_changes()) == [(us("2026-03-29 01:00"), hour)]
+    assert list(autumn.axis.clock_changes()) == [(us("2026-10-25 01:00"), -hour)]
+    assert list(Window(Moment(NOW_US, berlin)).axis.clock_changes()) == []
+    (tick,) = [tick for tick in timeline.timeline_of([], [], spring).ticks if tick.kind == "dst"]
     assert tick.label == "clocks +1h"
 
 
 def test_half_hour_changes_are_found() -> None:
     """Lord Howe moves its clocks by half an hour."""
-    window = Window(us("2026-04-04 12:00"))
-    assert [change for _, change in timeline.clock_changes(window, ZoneInfo("Australia/Lord_Howe"))] == [
-        -HOUR_US // 2
-    ]
+    window = Window(Moment(us("2026-04-04 12:00"), ZoneInfo("Australia/Lord_Howe")))
+    assert [change.by for change in window.axis.clock_changes()] == [-timedelta(minutes=30)]
 
 
 def test_ticks_are_local_hours() -> None:
     """The lines stand at 0, 6, 12 and 18 o'clock of the zone; a label that would hide "now" is left out."""
-    ticks = timeline.drawn([], [], Window(us("12:15")), ZoneInfo("Asia/Kolkata")).ticks
+    ticks = timeline.timeline_of([], [], Window(Moment(us("12:15"), ZoneInfo("Asia/Kolkata")))).ticks
     labels = [tick.label for tick in ticks]
     assert labels == ["18:00", "Thu 1", "06:00", "12:00", "", "Fri 2", "06:00", "12:00", "now"]
 
 
 def test_nearer_looks_closer() -> None:
     """With an hour to either side, a run of half an hour covers a quarter, and ticks are quarters."""
-    near = timeline.window_at(NOW_US, timeline.hours_of("1"))
-    picture = timeline.drawn([Matter("a", runs=[_run(NOW_US - HOUR_US // 2, HOUR_US // 2)])], [], near, UTC)
+    near = timeline.window_at(NOW, timeline.hours_of("1"))
+    picture = timeline.timeline_of([Matter("a", runs=[_run(NOW_US - HOUR_US // 2, HOUR_US // 2)])], [], near)
     assert picture.lanes[0].shapes[0].width == "25.000%"
     assert [tick.label for tick in picture.ticks][:3] == ["11:00", "11:15", "11:30"]
     assert timeline.hours_of("7") == timeline.hours_of("") == 24
@@ -125,18 +127,18 @@ def test_lanes_that_matter_are_chosen() -> None:
     matters = [Matter(f"job-{number}", runs=[_run(NOW_US - HOUR_US)]) for number in range(100)]
     matters[70].runs = [_run(NOW_US - HOUR_US, result="exit")]
     matters[90].misses = [MissRow("t", NOW_US - HOUR_US, "overlap")]
-    own, rest = timeline.chosen(matters)
+    own, rest = timeline.pick_lanes(matters)
     assert len(own) == MOST_LANES - 1
     assert len(rest) == 100 - len(own)
     assert [one.id for one in own if one.id in {"job-70", "job-90"}] == ["job-70", "job-90"]
-    picture = timeline.drawn(own, rest, WINDOW, UTC)
+    picture = timeline.timeline_of(own, rest, WINDOW)
     assert picture.lanes[-1].label == f"{len(rest)} others"
     assert picture.lanes[-1].summary == f"{len(rest)} runs"
 
 
 def test_those_without_a_story_have_no_lane() -> None:
     """A service that neither ran nor will is left out."""
-    assert timeline.chosen([Matter("a"), Matter("b", slots=[NOW_US])])[0] == [Matter("b", slots=[NOW_US])]
+    assert timeline.pick_lanes([Matter("a"), Matter("b", slots=[NOW_US])])[0] == [Matter("b", slots=[NOW_US])]
 
 
 def test_strip_tells_median_and_longest() -> None:
@@ -144,9 +146,16 @@ def test_strip_tells_median_and_longest() -> None:
     runs = [
         _run(NOW_US - number * HOUR_US, (number + 1) * 1_000_000, number=100 - number) for number in range(80)
     ]
-    strip = timeline.strip_of(runs, NOW_US, UTC)
+    strip = strip_of(runs, NOW)
     assert strip is not None
-    assert len(strip.columns) == timeline.STRIP
+    assert len(strip.columns) == STRIP
     assert strip.columns[-1].title.startswith("run 100 ")
     assert (strip.median, strip.longest) == ("31s", "1m")
-    assert timeline.strip_of([], NOW_US, UTC) is None
+    assert strip_of([], NOW) is None
+
+
+def test_hours_that_the_clocks_skip_have_one_tick() -> None:
+    """Where the clocks go from 2 to 3, the quarters in between have no ticks of their own."""
+    window = Window(Moment(us("2026-03-29 01:00"), ZoneInfo("Europe/Berlin")), 1)
+    places = [tick.at for tick in timeline.timeline_of([], [], window).ticks if tick.kind == "hour"]
+    assert len(places) == len(set(places)) == 9

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from duly.cli.remembered import Memory
-from duly.core.schedule import Schedule
+from duly.cli.task_memory import TaskMemory
 from duly.core.task import Task
+from duly.core.timetable import CronTimetable
 from duly.cron import CronExpression
 from duly.verify.dues import Dues, face_at, instant_us
 from duly.verify.judge import Judge
@@ -25,8 +25,7 @@ from duly.verify.reasons.answers import (
     minute_of,
     run_text,
 )
-from duly.verify.reasons.arrivals import Asked, CauseKind, Ending, Run, latest
-from duly.verify.reasons.chronicle import Chronicle
+from duly.verify.reasons.chronicle import CauseKind, Chronicle, DueQuery, Ending, TracedRun, latest
 from duly.verify.reasons.why import why, why_latest
 from duly.verify.trace import ClockStep, Fault, RunStart, Trace
 from duly.verify.worlds import UNREGISTERED, World
@@ -407,7 +406,7 @@ def test_memory_is_bounded() -> None:
     for minute in range(500):
         lines += run(minute, minute)
     read = trace(lines)
-    chronicle = Chronicle(read.header, "a", Asked(count=3))
+    chronicle = Chronicle(read.header, "a", DueQuery(count=3))
     chronicle.follow(read)
     assert (len(chronicle.arrivals), len(chronicle.runs), len(chronicle.tenures)) == (3, 1, 2)
 
@@ -456,10 +455,10 @@ def remembered(
     zone: tzinfo = UTC,
     cron: str = "* * * * *",
     **state: Any,
-) -> Memory:
+) -> TaskMemory:
     """What a store knows at 12:10 of a task registered at 12:00:30."""
     times = {name: instant_us(at(minutes)) for name, minutes in state.items() if name.endswith("_us")}
-    schedule = Schedule(CronExpression.parse(cron), zone)
+    schedule = CronTimetable(CronExpression.parse(cron), zone)
     answered_us = instant_us(at(answered))
     task = Task(
         1,
@@ -472,7 +471,7 @@ def remembered(
         last_attempt_us=instant_us(at(last)) if last is not None else None,
         **{**state, **times},
     )
-    return Memory(task, zone, instant_us(at(10)))
+    return TaskMemory(task, zone, instant_us(at(10)))
 
 
 @pytest.mark.parametrize(
@@ -548,6 +547,7 @@ def dues_of(lines: Sequence[bytes], task: str) -> Iterator[int]:
         yield from list(dues.between(min(times) - 1, max(times)))[:40]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(150))
 def test_every_due_has_one_answer(seed: int) -> None:
     """In any trace every due has an answer, whose run is in the trace and did not start before it."""
@@ -588,11 +588,11 @@ def test_every_start_for_a_due_is_named_by_one(seed: int) -> None:
         assert not is_for_due or id_of(run_) in named
 
 
-def id_of(one: Run) -> tuple[int, int | None]:
+def id_of(one: TracedRun) -> tuple[int, int | None]:
     return one.started_us, one.number
 
 
-def runs_of(lines: Sequence[bytes]) -> Iterator[Run]:
+def runs_of(lines: Sequence[bytes]) -> Iterator[TracedRun]:
     for item in list(Trace(lines)):
         if not isinstance(item, Fault) and isinstance(item.event, RunStart) and item.event.id == "a":
             yield from why(Trace(lines), "a", face_at(item.at_us, UTC)).runs
@@ -602,7 +602,7 @@ def runs_of(lines: Sequence[bytes]) -> Iterator[Run]:
 def test_agrees_with_the_judge(seed: int) -> None:
     """What the chronicle takes for possible is, event by event, what the judge does."""
     read = Trace(encoded(random_trace(seed)))
-    judge, chronicle = Judge(read.header), Chronicle(read.header, "a", Asked())
+    judge, chronicle = Judge(read.header), Chronicle(read.header, "a", DueQuery())
     for item in read:
         judge.take(item)
         if isinstance(item, Fault):

@@ -9,20 +9,15 @@ from typing import Any
 
 import click
 
-from duly.cli.completing import ids
-from duly.cli.finding import daemon_options, place_of
+from duly.cli.completion import ids
 from duly.cli.logs import show_followed
-from duly.cli.refusals import printable
-from duly.cli.talking import Talk
+from duly.cli.output import print_answer
+from duly.cli.proxy import DaemonProxy, daemon_options
 from duly.cli.timers import invalid_lines
-from duly.cli.words import counted
+from duly.formatting import counted, printable
 
 _POLL_S = 0.05
-_LOOK_S = 0.5
-"""How often one looks at a timer of another machine, of which news come with every beat."""
 
-_LOOKS = 20
-"""How often, before it is taken to be gone."""
 
 _wait_option = click.option(
     "-w", "--wait", is_flag=True, help="Show the output until the run ends; end with 1 unless it succeeded."
@@ -33,50 +28,30 @@ _wait_option = click.option(
 @click.argument("id", shell_complete=ids("services"))
 @_wait_option
 @daemon_options
-def start(
-    *,
-    id: str,  # noqa: A002 (the word for it)
-    wait: bool,
-    config_path: str | None,
-    socket_path: str | None,
-    as_json: bool,
-) -> None:
+def start(*, id: str, wait: bool, daemon: DaemonProxy) -> None:  # noqa: A002 (the word for it)
     """Start the service ID now, if it is not active.
 
     \b
         duly start web
         duly start backup --wait
     """  # noqa: D301 (click's mark for lines to keep)
-    talk = Talk(place_of(config_path, socket_path, as_json=as_json), as_json=as_json)
-    done = talk.act("start", id=id)
-    _told(talk, done, f"Started {printable(id)}: run {done['run']}.", is_followed=wait)
+    done = daemon.act("start", id=id)
+    _report(daemon, done, f"Started {printable(id)}: run {done['run']}.", is_followed=wait)
 
 
 @click.command("trigger")
 @click.argument("timer", shell_complete=ids("timers"))
 @_wait_option
 @daemon_options
-def trigger(
-    *, timer: str, wait: bool, config_path: str | None, socket_path: str | None, as_json: bool
-) -> None:
+def trigger(*, timer: str, wait: bool, daemon: DaemonProxy) -> None:
     """Fire TIMER by hand, now; its schedule stays as it is.
-
-    If another machine holds it, the run is there, and so is its output; --wait waits for its end.
 
     \b
         duly trigger backup
         duly trigger backup --wait
     """  # noqa: D301 (click's mark for lines to keep)
-    talk = Talk(place_of(config_path, socket_path, as_json=as_json), as_json=as_json)
-    done = talk.act("trigger", id=timer)
-    if (member := done.get("member")) is None:
-        _told(talk, done, f"Triggered {printable(timer)}: run {done['run']}.", is_followed=wait)
-        return
-    said = f"Triggered {printable(timer)} on {printable(member)}: run {done['run']} there."
-    if wait:
-        _await_elsewhere(talk, done, said)
-    else:
-        _told(talk, done, said)
+    done = daemon.act("trigger", id=timer)
+    _report(daemon, done, f"Triggered {printable(timer)}: run {done['run']}.", is_followed=wait)
 
 
 @click.command("stop")
@@ -85,14 +60,7 @@ def trigger(
     "-w", "--wait", is_flag=True, help="Return when the daemon is gone; a service is always waited for."
 )
 @daemon_options
-def stop(
-    *,
-    id: str | None,  # noqa: A002 (the word for it)
-    wait: bool,
-    config_path: str | None,
-    socket_path: str | None,
-    as_json: bool,
-) -> None:
+def stop(*, id: str | None, wait: bool, daemon: DaemonProxy) -> None:  # noqa: A002 (the word for it)
     """Stop the service ID; without an ID, end the daemon and all that it runs, in order.
 
     A service that was stopped stays down until it is started again, or the daemon is.
@@ -101,33 +69,31 @@ def stop(
         duly stop web
         duly stop --wait
     """  # noqa: D301 (click's mark for lines to keep)
-    talk = Talk(place_of(config_path, socket_path, as_json=as_json), as_json=as_json)
     if id is not None:
-        _told(talk, talk.act("stop", id=id), f"Stopped {printable(id)}.")
+        print_answer(daemon.act("stop", id=id), [f"Stopped {printable(id)}."])
         return
-    done = talk.act("shut_down")
-    while wait and talk.is_answered():
+    done = daemon.act("shut_down")
+    while wait and daemon.is_answering():
         time.sleep(_POLL_S)
-    _told(talk, done, "The daemon has stopped." if wait else "The daemon is stopping.")
+    print_answer(done, ["The daemon has stopped." if wait else "The daemon is stopping."])
 
 
 @click.command("enable")
 @click.argument("timer", shell_complete=ids("timers"))
 @daemon_options
-def enable(*, timer: str, config_path: str | None, socket_path: str | None, as_json: bool) -> None:
+def enable(*, timer: str, daemon: DaemonProxy) -> None:
     """Enable TIMER at run time, whatever its file says; that outlasts restarts.
 
     \b
         duly enable backup
     """  # noqa: D301 (click's mark for lines to keep)
-    talk = Talk(place_of(config_path, socket_path, as_json=as_json), as_json=as_json)
-    _told(talk, talk.act("enable", id=timer), f"Enabled {printable(timer)}.")
+    print_answer(daemon.act("enable", id=timer), [f"Enabled {printable(timer)}."])
 
 
 @click.command("disable")
 @click.argument("timer", shell_complete=ids("timers"))
 @daemon_options
-def disable(*, timer: str, config_path: str | None, socket_path: str | None, as_json: bool) -> None:
+def disable(*, timer: str, daemon: DaemonProxy) -> None:
     """Disable TIMER at run time, whatever its file says; that outlasts restarts.
 
     What comes due meanwhile is listed as missed, and not made up for.
@@ -135,13 +101,13 @@ def disable(*, timer: str, config_path: str | None, socket_path: str | None, as_
     \b
         duly disable backup
     """  # noqa: D301 (click's mark for lines to keep)
-    talk = Talk(place_of(config_path, socket_path, as_json=as_json), as_json=as_json)
-    _told(talk, talk.act("disable", id=timer), f"Disabled {printable(timer)}.")
+    print_answer(daemon.act("disable", id=timer), [f"Disabled {printable(timer)}."])
 
 
 @click.command("reload")
+@click.option("--allow-empty", is_flag=True, help="End everything, if the file defines nothing any more.")
 @daemon_options
-def reload(*, config_path: str | None, socket_path: str | None, as_json: bool) -> None:
+def reload(*, allow_empty: bool, daemon: DaemonProxy) -> None:
     """Have the daemon read its file again, and apply what changed; `duly plan` shows that first.
 
     Nothing that is unchanged is restarted, and no timer loses its state.
@@ -149,13 +115,9 @@ def reload(*, config_path: str | None, socket_path: str | None, as_json: bool) -
     \b
         duly plan && duly reload
     """  # noqa: D301 (click's mark for lines to keep)
-    talk = Talk(place_of(config_path, socket_path, as_json=as_json), as_json=as_json)
-    done = talk.act("reload")
-    if as_json:
-        talk.print_json(done)
-    else:
-        for line in _reloaded(done):
-            click.echo(line)
+    # Only if it was asked for: an older daemon does not know it.
+    done = daemon.act("reload", **({"allow_empty": True} if allow_empty else {}))
+    print_answer(done, _reloaded(done))
     if done["invalid"]:
         raise click.exceptions.Exit(4)
 
@@ -173,45 +135,11 @@ def _reloaded(done: dict[str, Any]) -> Iterable[str]:
     yield from invalid_lines(done["invalid"], None)
 
 
-def _told(talk: Talk, done: dict[str, Any], said: str, *, is_followed: bool = False) -> None:
+def _report(daemon: DaemonProxy, done: dict[str, Any], said: str, *, is_followed: bool) -> None:
     if not is_followed:
-        talk.print_json(done) if talk.as_json else click.echo(said)
+        print_answer(done, [said])
         return
     click.echo(said, err=True)
-    run = show_followed(talk.follow("logs", run=done["run"]), as_json=talk.as_json)
+    run = show_followed(daemon.follow("logs", run=done["run"]))
     if run is None or run["result"] != "success":
         raise click.exceptions.Exit(1)
-
-
-def _await_elsewhere(talk: Talk, done: dict[str, Any], said: str) -> None:
-    """Wait for the end of a run on another machine, by what its timer shows, and tell how it ended."""
-    click.echo(said, err=True)
-    first = timer = _timer_of(talk, done["id"])
-    while _is_that_run(timer, first) and timer["running"]:
-        time.sleep(_LOOK_S)
-        timer = _timer_of(talk, done["id"])
-    result = timer["last_result"] if _is_that_run(timer, first) else None
-    if talk.as_json:
-        talk.print_json({**done, "result": result})
-    else:
-        told = f"ended: {result or 'only that machine knows how'}"
-        unseen = "is out of sight; `duly history` there tells how it ended"
-        click.echo(f"run {done['run']} on {printable(done['member'])} {unseen if timer is None else told}")
-    if result != "success":
-        raise click.exceptions.Exit(1)
-
-
-def _is_that_run(timer: Any, first: Any) -> bool:
-    """Whether the last run of a timer is the one that it was at *first*."""
-    return timer is not None and timer["last_run_at"] == first["last_run_at"]
-
-
-def _timer_of(talk: Talk, name: str) -> Any:
-    """A timer as the daemon has it; None if it has known nothing of such a timer for a while."""
-    for _ in range(_LOOKS):
-        timers = talk.act("timers").get("timers", ())  # there are none while they are switched off
-        for timer in timers:
-            if timer["id"] == name and timer["registered_at"] is not None:
-                return timer
-        time.sleep(_LOOK_S)  # it may be out of sight for a moment, on its way to another machine
-    return None

@@ -7,26 +7,32 @@ is wrong makes the exit code 4, a warning does not.
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from duly.cli.finding import Failure, config_option, default_config
-from duly.cli.refusals import printable
-from duly.config import Config, ConfigError, Invalid, Warned, load
-from duly.config.host import missing_on_host
+from duly.cli.options import config_file, config_option
+from duly.cli.output import json_option, print_answer
+from duly.config import Config, ConfigError, load
+from duly.config.schema import Invalid, Warned
+from duly.config.warnings import missing_on_host
+from duly.formatting import counted, printable
 
 INVALID_CONFIGURATION = 4
+_MOST_SCHEDULES = 30
+_ERROR = click.style("error:", fg="red", bold=True)
 
 
 @click.command("check")
 @click.argument("config", required=False, metavar="[CONFIG]")
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Answer with one JSON object.")
+@json_option
+@click.option("--json-schema", "is_schema", is_flag=True, help="Print the schema of such files, for editors.")
 @click.pass_context
-def check(ctx: click.Context, config: str | None, *, config_path: str | None, as_json: bool) -> None:
+def check(ctx: click.Context, config: str | None, *, config_path: str | None, is_schema: bool) -> None:
     """Tell everything that is wrong with the file CONFIG (./duly.toml or ./duly.py), and what may surprise.
 
     Nothing is started. Commands and directories are looked for on this host. The exit code is 4 if the file
@@ -35,79 +41,73 @@ def check(ctx: click.Context, config: str | None, *, config_path: str | None, as
     \b
         duly check
         duly check new.toml --json
+        duly check --json-schema > duly.schema.json
     """  # noqa: D301 (click's mark for lines to keep)
-    given = config or config_path
-    path = Path(given) if given is not None else default_config()
-    if path is None:
-        message = "there is neither duly.toml nor duly.py here; give a file: duly check FILE"
-        raise Failure("no_configuration", message, exit_code=2, as_json=as_json)
+    if is_schema:
+        from duly.config.json_schema import json_schema  # noqa: PLC0415 - editors ask once
+
+        click.echo(json.dumps(json_schema(), indent=2))
+        return
+    path = config_file(config or config_path, "check")
     try:
         loaded = load(path, partial(missing_on_host, environ=os.environ))
     except ConfigError as error:
-        _tell(_unusable_as_json(error) if as_json else list(_unusable_lines(error)))
+        errors = [asdict(fault) for fault in error.faults]
+        answer = {**_as_json(Config(error.path)), "ok": False, "errors": errors}
+        print_answer(answer, _unusable_lines(error), ensure_ascii=True)
         ctx.exit(INVALID_CONFIGURATION)
-    _tell(_as_json(loaded) if as_json else list(_lines(loaded)))
+    print_answer(_as_json(loaded), _lines(loaded), ensure_ascii=True)
     ctx.exit(INVALID_CONFIGURATION if loaded.invalid else 0)
-
-
-def _tell(answer: dict[str, Any] | list[str]) -> None:
-    for line in [json.dumps(answer, indent=2)] if isinstance(answer, dict) else answer:
-        click.echo(line)
-
-
-# --- for people ---
 
 
 def _unusable_lines(error: ConfigError) -> Iterator[str]:
     for fault in error.faults:
-        yield f"{_where(error.path, fault.line)}: {_red('error:')} {printable(fault.reason)}"
+        yield f"{_where(error.path, fault.line)}: {_ERROR} {printable(fault.reason)}"
     yield "The file cannot be used."
 
 
 def _lines(config: Config) -> Iterator[str]:
-    for invalid in config.invalid:
-        yield _line(config.path, invalid, _red("error:"))
+    for fault in config.faults:
+        yield _line(config.path, fault, _ERROR)
     for warned in config.warnings:
         yield _line(config.path, warned, click.style("warning:", fg="yellow", bold=True))
+    yield from _schedules(config)
     yield _summary(config)
 
 
+def _schedules(config: Config) -> Iterator[str]:
+    """When each timer fires, in words: what a cron text means is easily mistaken."""
+    from duly.daemon.views import schedule_text  # noqa: PLC0415 - a file that is refused needs none
+
+    for timer in config.timers[:_MOST_SCHEDULES]:
+        yield click.style(f"  {printable(timer.id)}: {printable(schedule_text(timer))}", dim=True)
+    if (more := len(config.timers) - _MOST_SCHEDULES) > 0:
+        yield click.style(f"  and {more} more: see duly timers", dim=True)
+
+
 def _line(path: Path, found: Invalid | Warned, word: str) -> str:
-    return f"{_where(path, found.line)}: {word} {_entry(found)}: {printable(found.reason)}"
+    entry = f"{found.kind} {found.index + 1}"
+    if found.kind == "supervisor":
+        entry = "supervisor"
+    elif found.id is not None:
+        entry = f'{found.kind} "{printable(found.id)}"'
+    path = path if found.file is None else path.parent / found.file
+    return f"{_where(path, found.line)}: {word} {entry}: {printable(found.reason)}"
 
 
 def _where(path: Path, line: int | None) -> str:
     return printable(str(path)) + (f":{line}" if line is not None else "")
 
 
-def _entry(found: Invalid | Warned) -> str:
-    if found.kind == "supervisor":
-        return "supervisor"
-    return (
-        f'{found.kind} "{printable(found.id)}"' if found.id is not None else f"{found.kind} {found.index + 1}"
-    )
-
-
-def _red(text: str) -> str:
-    return click.style(text, fg="red", bold=True)
-
-
 def _summary(config: Config) -> str:
     usable = (
-        f"{_count(len(config.services), 'service')} and {_count(len(config.timers), 'timer')} can be used"
+        f"{counted(len(config.services), 'service')} and {counted(len(config.timers), 'timer')} can be used"
     )
     if not config.invalid and not config.warnings:
         return f"{usable}; nothing is wrong."
     wrong = f"{len(config.invalid)} invalid" if config.invalid else "nothing is invalid"
-    warned = f", {_count(len(config.warnings), 'warning')}" if config.warnings else ""
+    warned = f", {counted(len(config.warnings), 'warning')}" if config.warnings else ""
     return f"{usable}; {wrong}{warned}."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-# --- for machines ---
 
 
 def _as_json(config: Config) -> dict[str, Any]:
@@ -117,28 +117,7 @@ def _as_json(config: Config) -> dict[str, Any]:
         "services": [service.id for service in config.services],
         "timers": [timer.id for timer in config.timers],
         "errors": [],
-        "invalid": [_found(invalid) for invalid in config.invalid],
-        "warnings": [_found(warned) for warned in config.warnings],
-    }
-
-
-def _unusable_as_json(error: ConfigError) -> dict[str, Any]:
-    return {
-        "config": str(error.path),
-        "ok": False,
-        "services": [],
-        "timers": [],
-        "errors": [{"line": fault.line, "reason": fault.reason} for fault in error.faults],
-        "invalid": [],
-        "warnings": [],
-    }
-
-
-def _found(found: Invalid | Warned) -> dict[str, Any]:
-    return {
-        "kind": found.kind,
-        "id": found.id,
-        "index": found.index,
-        "line": found.line,
-        "reason": found.reason,
+        "invalid": [asdict(invalid) for invalid in config.invalid],
+        "warnings": [asdict(warned) for warned in config.warnings],
+        "faults": [asdict(fault) for fault in config.faults],
     }

@@ -1,239 +1,463 @@
-"""`duly cluster`: the members of a cluster, who holds what, how late each is, and the last failover."""
+"""`duly cluster`: the nodes of a cluster, what each runs, failovers, tasks, and the runs of all nodes."""
 
-import asyncio
-from collections import Counter
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
-from duly.cli.finding import Failure
-from duly.cli.relative import relative
-from duly.cli.tables import Cell, Column, Row, table, terminal_width
-from duly.cli.words import untried
-from duly.errors import SchedulerError
-from duly.instant import datetime_at
-from duly.places import PlaceError
+from duly.cli.options import RUN_NUMBER
+from duly.cli.output import (
+    Cell,
+    Column,
+    CommandError,
+    Row,
+    json_option,
+    print_answer,
+    relative,
+    result_cell,
+    table,
+    terminal_width,
+    untried,
+    utc,
+    wants_json,
+)
+from duly.cluster.table import (
+    NodeView,
+    PastRun,
+    ReadNodes,
+    ReadRuns,
+    ReadTasks,
+    RemoveOne,
+    SetPaused,
+    TableRequest,
+    TaskView,
+    row_name,
+    run_request,
+)
+from duly.daemon.protocol import EXITS, NOT_FOUND, UNREACHABLE
+from duly.errors import SchedulerError, TaskNotFoundError
+from duly.formatting import counted, length, printable
+from duly.instant import NEVER_US, SECOND_US, Instant, datetime_at
+from duly.places import PlaceError, StoreKind, kind_of
 
 if TYPE_CHECKING:
-    from duly.store.board import Board, Place, Seat, View
+    from duly.cluster.postgres import PostgresStore
+    from duly.cluster.postgres_table import PostgresTable
 
-_MEMBERS = (
-    Column("name", "member", least=12),
+_NODES = (
+    Column("name", "node", least=12),
     Column("state", "state"),
-    Column("shards", "shards", right=True),
-    Column("edition", "edition", rank=3, right=True),
+    Column("runs", "runs", right=True),
     Column("lag", "lag", rank=1, right=True),
-    Column("beat", "last beat", rank=2),
-    Column("joined", "joined", rank=4),
+    Column("heartbeat", "heartbeat", rank=2),
+    Column("version", "version", rank=4),
+    Column("joined", "joined", rank=3),
 )
-_SHARDS = (
-    Column("shard", "shard", right=True),
-    Column("holder", "held by", least=12),
-    Column("term", "term", right=True),
-    Column("since", "since", rank=1),
-    Column("lost", "last failover", rank=2, least=12),
+_RUNS = (
+    Column("run", "run", right=True),
+    Column("task", "task", least=10),
+    Column("node", "node", rank=2, least=8),
+    Column("cause", "cause", rank=4),
+    Column("started", "started"),
+    Column("lasted", "lasted", rank=1),
+    Column("result", "result"),
+    Column("error", "error", rank=3, least=10),
 )
+_NAMES_SHOWN = 5
+_FAILOVERS_SHOWN = 10
 
 
-@click.command("cluster")
-@click.argument("store", envvar="DULY_STORE", metavar="STORE")
-@click.option(
-    "--shards", "with_shards", is_flag=True, help="List the shards too, with their holders and terms."
-)
-@click.option("--task", "task_name", metavar="NAME", help="Say which shard a task is in, and who holds it.")
-@click.option("--json", "as_json", is_flag=True, help="Answer with one JSON object.")
-def cluster(*, store: str, with_shards: bool, task_name: str | None, as_json: bool) -> None:
-    """Show the members of the cluster on STORE, an address such as postgresql://host/database.
+class _ShowsByDefault(click.Group):
+    """A group whose first word may be left out: `duly cluster STORE` shows the cluster."""
 
-    STORE may also be the file of a daemon (duly.toml, duly.py) whose store is such an address. It can be
-    given in the environment, as DULY_STORE. Others can see a password in an argument (ps), but neither one
-    in the environment nor one that PostgreSQL finds itself, in PGPASSWORD or in a password file.
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put in the word that was left out."""
+        if not args or args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("cluster", cls=_ShowsByDefault)
+def cluster() -> None:
+    """Show a cluster on PostgreSQL; run, pause, resume or remove one of its tasks.
+
+    STORE is an address such as postgresql://host/database, or the file of a daemon (duly.toml, duly.py) whose
+    store is such an address. It can be given in the environment, as DULY_STORE. Others can see a password in
+    an argument (ps), but neither one in the environment nor one that PostgreSQL finds itself, in PGPASSWORD
+    or in a password file. Looking needs read rights only.
 
     \b
         duly cluster postgresql://db.example/app
-        duly cluster duly.toml
-        duly cluster --task "nightly report" postgresql://db.example/app
-        DULY_STORE=postgresql://db.example/app duly cluster --shards
+        duly cluster --namespace billing --task "nightly report" postgresql://db.example/app
+        duly cluster history postgresql://db.example/app
+        duly cluster pause "nightly report" postgresql://db.example/app
     """  # noqa: D301 (click's mark for lines to keep)
-    view = asyncio.run(_seen(store, as_json=as_json))
-    if as_json:
-        click.echo(msgspec.json.encode(shape(view, task_name)).decode())
-        return
-    for line in lines(view, terminal_width(), with_shards=with_shards, task_name=task_name):
-        click.echo(line)
 
 
-async def _seen(store: str, *, as_json: bool) -> "View":
-    from duly.store import Board, store_for  # noqa: PLC0415 - not for --help
+def _cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        json_option,
+        click.option("--namespace", metavar="NAME", help="The namespace; the address's, or 'default'."),
+        click.argument("store", envvar="DULY_STORE", metavar="STORE"),
+    ):
+        command = option(command)
+    return command
 
+
+@cluster.command("show")
+@_cluster_options
+@click.option("--task", "task_name", metavar="NAME", help="Also show this task: when it is due, who runs it.")
+def show(*, store: str, namespace: str | None, task_name: str | None) -> None:
+    """Show the nodes on STORE, what each runs, and the failovers of the last day.
+
+    \b
+        duly cluster show postgresql://db.example/app
+        DULY_STORE=postgresql://db.example/app duly cluster show --task "nightly report"
+    """  # noqa: D301 (click's mark for lines to keep)
+    with _connected(store, namespace) as (place, asked, _):
+        now_us, nodes = asked.do(ReadNodes())
+        tasks = [] if task_name is None else asked.do(ReadTasks(name=row_name(task_name)))
+        if task_name is not None and not tasks:
+            raise place.not_found(task_name, asked.do(ReadTasks()))
+    print_answer(
+        cluster_json(place.namespace, now_us, nodes, tasks),
+        cluster_lines(place.namespace, now_us, nodes, tasks, terminal_width()),
+    )
+
+
+@cluster.command("history")
+@_cluster_options
+@click.option("--task", "task_name", metavar="NAME", help="Only runs of this task.")
+@click.option(
+    "-n", "--count", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many runs."
+)
+@click.option("--before", type=RUN_NUMBER, metavar="RUN", help="Only runs older than this one.")
+def history(
+    *, store: str, namespace: str | None, task_name: str | None, count: int, before: int | None
+) -> None:
+    """List the runs of all nodes on STORE that have ended, newest first.
+
+    \b
+        duly cluster history postgresql://db.example/app
+        duly cluster history --task "nightly report" -n 50 postgresql://db.example/app
+    """  # noqa: D301 (click's mark for lines to keep)
+    name = None if task_name is None else row_name(task_name)
+    with _connected(store, namespace) as (place, asked, scheduler_id):
+        now_us, _ = asked.do(ReadNodes())
+        runs = asked.do(ReadRuns(name=name, before=before, limit=count, with_output=wants_json()))
+    of_tasks = None if _is_daemon(store) else scheduler_id
+    print_answer(
+        history_json(place.namespace, now_us, runs, of_tasks),
+        history_lines(now_us, runs, terminal_width(), count=count),
+    )
+
+
+@cluster.command("pause")
+@click.argument("name")
+@_cluster_options
+def pause(*, name: str, store: str, namespace: str | None) -> None:
+    """Pause the task NAME on all nodes: what comes due waits. A run of it goes on.
+
+    \b
+        duly cluster pause "nightly report" postgresql://db.example/app
+    """  # noqa: D301 (click's mark for lines to keep)
+    _set_paused(name, store, namespace, is_paused=True)
+
+
+@cluster.command("resume")
+@click.argument("name")
+@_cluster_options
+def resume(*, name: str, store: str, namespace: str | None) -> None:
+    """Let the paused task NAME go on. If it came due meanwhile, it runs once, at once.
+
+    \b
+        duly cluster resume "nightly report" postgresql://db.example/app
+    """  # noqa: D301 (click's mark for lines to keep)
+    _set_paused(name, store, namespace, is_paused=False)
+
+
+def _set_paused(name: str, store: str, namespace: str | None, *, is_paused: bool) -> None:
+    request = SetPaused(name=row_name(name), is_paused=is_paused)
+    _carry_out(name, request, store, namespace)
+    said = f"{printable(name)} is {'paused' if is_paused else 'not paused any more'}."
+    print_answer({"done": True, "task": name, "paused": is_paused}, [said])
+
+
+@cluster.command("run")
+@click.argument("name")
+@_cluster_options
+def run(*, name: str, store: str, namespace: str | None) -> None:
+    """Have the task NAME run now, on whichever node has it. The timers of daemons have `duly trigger`.
+
+    \b
+        duly cluster run "nightly report" postgresql://db.example/app
+    """  # noqa: D301 (click's mark for lines to keep)
+    if _is_daemon(store):
+        raise click.UsageError("the timers of a daemon are started with duly trigger")
+    _carry_out(name, run_request(name, time.time_ns()), store, namespace)  # noqa: TID251 (any number will do)
+    print_answer({"done": True, "task": name}, [f"{printable(name)} runs as soon as a node can."])
+
+
+@cluster.command("remove")
+@click.argument("name")
+@_cluster_options
+def remove(*, name: str, store: str, namespace: str | None) -> None:
+    """Remove the task NAME from all nodes. A run of it goes on.
+
+    It comes back as a new task when a node starts that has it in its list, so change the program first.
+
+    \b
+        duly cluster remove "nightly report" postgresql://db.example/app
+    """  # noqa: D301 (click's mark for lines to keep)
+    _carry_out(name, RemoveOne(name=row_name(name)), store, namespace)
+    print_answer({"done": True, "task": name}, [f"{printable(name)} is removed."])
+
+
+def _carry_out(name: str, request: TableRequest[bool], store: str, namespace: str | None) -> None:
+    with _connected(store, namespace) as (place, asked, _):
+        if not asked.do(request):
+            raise place.not_found(name, asked.do(ReadTasks()))
+
+
+# --- the database ---
+
+
+@contextmanager
+def _connected(store: str, namespace: str | None) -> "Iterator[tuple[PostgresStore, PostgresTable, str]]":
+    """A connection to the cluster that *store* means, and the cluster's scheduler id.
+
+    Raises CommandError, also for what fails inside.
+    """
     try:
-        board = _board_of_daemon(Path(store)) if store.endswith((".toml", ".py")) else store_for(store)
-        if not isinstance(board, Board):
-            raise Failure(
+        place = _place_of(store, namespace)
+        if place is None:
+            raise CommandError(
                 "no-cluster",
                 # It is not repeated: it may be an address with a password that lacks its beginning.
                 "a file belongs to one scheduler at a time; give an address such as postgresql://host/database",
-                exit_code=2,
-                as_json=as_json,
             )
-        try:
-            await board.open("")
-            return await board.view()
-        finally:
-            await board.close()
+        with closing(place.table()) as asked:
+            yield place, asked, asked.open(place.name, "", is_reader=True)
     except PlaceError as error:
-        raise Failure("no-cluster", error.reason, exit_code=2, as_json=as_json) from error
+        raise CommandError("no-cluster", error.reason) from error
+    except TaskNotFoundError as error:
+        close = error.details["close"]
+        raise CommandError(
+            NOT_FOUND, error.message, exit_code=EXITS[NOT_FOUND], facts={"close": close}
+        ) from error
     except (SchedulerError, ValueError, ImportError) as error:
-        raise Failure("unreachable", untried(error), exit_code=69, as_json=as_json) from error
+        message = untried(error)
+        raise CommandError(UNREACHABLE, message, exit_code=EXITS[UNREACHABLE]) from error
 
 
-def _board_of_daemon(path: Path) -> "Board | None":
-    """The board by which a daemon shares its timers; None if it keeps them in a file."""
-    from duly.config.loading import load_to_run  # noqa: PLC0415 - not for --help
-    from duly.daemon.sharing import sharing_of  # noqa: PLC0415
-
-    sharing = sharing_of(load_to_run(path))
-    return None if sharing is None else sharing.new_board()
+def _is_daemon(store: str) -> bool:
+    return store.endswith((".toml", ".py"))
 
 
-def shape(view: "View", task_name: str | None) -> dict[str, Any]:
-    """The cluster as JSON."""
-    names = _names(view)
-    told: dict[str, Any] = {
-        "at": datetime_at(view.now_us, UTC).isoformat(),
-        "edition": view.edition,
-        "members": [
+def _place_of(store: str, namespace: str | None) -> "PostgresStore | None":
+    """The store of a cluster; None if it is a file."""
+    url, schema = store, "duly"
+    if _is_daemon(store):
+        from duly.config.loading import load_to_run  # noqa: PLC0415 - not for --help
+        from duly.config.schema import database_of  # noqa: PLC0415
+        from duly.daemon.sharing import SCHEMA  # noqa: PLC0415
+
+        database = database_of(load_to_run(Path(store)))
+        if database is None:
+            return None
+        url, schema = database.secret, SCHEMA
+    elif kind_of(store) is not StoreKind.DATABASE:
+        return None
+    from duly.cluster.postgres import PostgresStore  # noqa: PLC0415 - not every user has psycopg
+
+    return PostgresStore(url, namespace=namespace, schema=schema)
+
+
+# --- for machines ---
+
+
+def cluster_json(
+    namespace: str, now_us: Instant, nodes: Sequence[NodeView], tasks: Sequence[TaskView]
+) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "at": utc(now_us),
+        "namespace": namespace,
+        "nodes": [
             {
-                "name": seat.name,
-                "alive": seat.is_alive,
-                "leaving": seat.is_leaving,
-                "edition": seat.edition,
-                "shards": _held(view)[seat.member],
-                "lag_ms": seat.lag_ms,
-                "last_beat": datetime_at(seat.beaten_us, UTC).isoformat(),
-                "joined": datetime_at(seat.joined_us, UTC).isoformat(),
+                "name": node.name,
+                "state": _state(node, now_us),
+                "runs": list(node.runs) if node.fenced_us is None else [],
+                "lag_ms": node.lag_us // 1_000,
+                "heartbeat_age_s": (now_us - node.seen_us) / SECOND_US,
+                "lease_s": node.lease_us / SECOND_US,
+                "version": node.version,
+                "joined": utc(node.joined_us),
             }
-            for seat in _ordered(view)
+            for node in nodes
         ],
-        "shards": [
-            {
-                "shard": place.shard,
-                "term": place.term,
-                "holder": names.get(place.holder) if place.holder is not None else None,
-                "taken": datetime_at(place.taken_us, UTC).isoformat(),
-                "last_failover": None
-                if place.lost_us is None
-                else {
-                    "at": datetime_at(place.lost_us, UTC).isoformat(),
-                    "from": names.get(place.lost_by, "a member that is gone"),
-                },
-            }
-            for place in view.places
+        "failovers": [
+            {"at": utc(node.fenced_us), "node": node.name, "by": node.fenced_by, "runs": list(node.runs)}
+            for node in _failovers(nodes)
         ],
     }
-    if task_name is not None:
-        told["task"] = {"name": task_name, "shard": _place_of(view, task_name).shard}
-    return told
+    if tasks:
+        task = tasks[0]
+        answer["task"] = {
+            "name": task.name,
+            "due": utc(task.wake_us),
+            "paused": task.paused,
+            "run_by": task.run_by,
+            "started": utc(task.started_us),
+            "token": task.token,
+            "interruptions": task.interruptions,
+        }
+    return answer
 
 
-def lines(view: "View", wide: int | None, *, with_shards: bool, task_name: str | None) -> list[str]:
-    """The cluster for people."""
-    now = datetime_at(view.now_us, UTC)
-    told = [_summary(view)]
-    if view.seats:
-        told += ["", *table(_MEMBERS, [_member_row(view, seat) for seat in _ordered(view)], wide)]
-    if with_shards:
-        told += ["", *table(_SHARDS, [_shard_row(view, place) for place in view.places], wide)]
-    lost = [place for place in view.places if place.lost_us is not None]
-    if lost:
-        last_us = max(place.lost_us or 0 for place in lost)
-        shards = [place for place in lost if place.lost_us == last_us]
-        from_whom = _names(view).get(shards[0].lost_by, "a member that is gone")
-        to_whom = ", ".join(sorted({_holder(view, place) for place in shards}))
-        when = relative(datetime_at(last_us, UTC), now)
-        told += [
-            "",
-            f"Last failover {when}: {_counted(len(shards), 'shard')} of {from_whom}, held now by {to_whom}.",
-        ]
-    if task_name is not None:
-        place = _place_of(view, task_name)
-        told += [
-            "",
-            f"{task_name!r} is in shard {place.shard}, held by {_holder(view, place)}, term {place.term}.",
-        ]
-    return told
-
-
-def _summary(view: "View") -> str:
-    alive = [seat for seat in view.seats if seat.is_alive]
-    orphans = [place for place in view.places if place.holder not in {seat.member for seat in alive}]
-    behind = sum(seat.edition != view.edition for seat in alive)
-    parts = [
-        f"{_counted(len(alive), 'member')}, {_counted(len(view.places), 'shard')}, edition {view.edition}"
+def history_json(
+    namespace: str, now_us: Instant, runs: Sequence[PastRun], scheduler_id: str | None
+) -> dict[str, Any]:
+    """Past runs as JSON: of tasks, or of the timers of daemons, which have no *scheduler_id*."""
+    shown = [
+        {
+            "id": past.id,
+            "task": past.name,
+            "node": past.node,
+            "run_id": _run_id(past, scheduler_id),
+            "token": past.token,
+            "cause": past.run.cause,
+            "scheduled": utc(past.run.scheduled_us),
+            "started": utc(past.started_us),
+            "ended": utc(past.run.ended_us),
+            "duration_s": _lasted_s(past),
+            "attempt": past.run.attempt,
+            "result": past.run.result,
+            "error": past.run.error,
+            "traceback": None if scheduler_id is None else past.run.output,
+        }
+        for past in runs
     ]
-    if orphans:
-        parts.append(f"{_counted(len(orphans), 'shard')} held by nobody")
-    if behind:
-        parts.append(f"{_counted(behind, 'member')} on an older list")
-    return "; ".join(parts) + "."
+    return {"at": utc(now_us), "namespace": namespace, "runs": shown}
 
 
-def _member_row(view: "View", seat: "Seat") -> Row:
-    now = datetime_at(view.now_us, UTC)
-    state = "leaving" if seat.is_leaving else "alive" if seat.is_alive else "silent"
-    colour = {"alive": "green", "silent": "red"}.get(state)
-    if seat.is_alive and seat.edition != view.edition:
-        state, colour = "older list", "yellow"
+def _run_id(past: PastRun, scheduler_id: str | None) -> str:
+    """The id that a body could read: the history has its origin. Timers have numbers, which stay."""
+    if scheduler_id is None or not past.run.run_id:
+        return past.run.run_id
+    from duly.engine.tasks import run_id_from  # noqa: PLC0415 - not for --help
+
+    return str(run_id_from(scheduler_id, past.name, int(past.run.run_id)))
+
+
+# --- for people ---
+
+
+def cluster_lines(
+    namespace: str,
+    now_us: Instant,
+    nodes: Sequence[NodeView],
+    tasks: Sequence[TaskView],
+    columns_wide: int | None,
+) -> list[str]:
+    present = sorted((node for node in nodes if node.fenced_us is None), key=lambda node: node.name)
+    silent = sum(_state(node, now_us) == "silent" for node in present)
+    runs = sum(len(node.runs) for node in present)
+    summary = f"Namespace {printable(namespace)}: {counted(len(present), 'node')}, {counted(runs, 'run')}"
+    lines = [f"{summary}; {counted(silent, 'node')} silent." if silent else f"{summary}."]
+    if present:
+        lines += ["", *table(_NODES, [_node_row(node, now_us) for node in present], columns_wide)]
+    if runs:
+        lines += ["", *(f"{printable(node.name)} runs {_names(node.runs)}" for node in present if node.runs)]
+    if failovers := _failovers(nodes):
+        lines += ["", *(_failover_line(node, now_us) for node in failovers[:_FAILOVERS_SHOWN])]
+    if tasks:
+        lines += ["", _task_line(tasks[0], now_us)]
+    return lines
+
+
+def history_lines(
+    now_us: Instant, runs: Sequence[PastRun], columns_wide: int | None, *, count: int
+) -> list[str]:
+    if not runs:
+        return ["Nothing has run yet, or not lately."]
+    lines = table(_RUNS, [_run_row(past, now_us) for past in runs], columns_wide)
+    if len(runs) == count:
+        lines.append(click.style(f"There may be older ones: --before {runs[-1].id}", dim=True))
+    return lines
+
+
+def _state(node: NodeView, now_us: Instant) -> str:
+    if node.fenced_us is not None:
+        return "fenced"
+    return "living" if now_us - node.seen_us < node.lease_us else "silent"
+
+
+def _failovers(nodes: Sequence[NodeView]) -> list[NodeView]:
+    """The nodes that others have fenced, latest first. Who came back has fenced itself: that is none."""
+    fenced = [node for node in nodes if node.fenced_us is not None]
+    fenced = [node for node in fenced if node.fenced_by != node.name or node.runs]
+    return sorted(fenced, key=lambda node: node.fenced_us or 0, reverse=True)
+
+
+def _node_row(node: NodeView, now_us: Instant) -> Row:
+    state = _state(node, now_us)
     return {
-        "name": Cell(seat.name, dim=not seat.is_alive),
-        "state": Cell(state, colour),
-        "shards": str(_held(view)[seat.member]),
-        "edition": str(seat.edition),
-        "lag": f"{seat.lag_ms} ms",
-        "beat": relative(datetime_at(seat.beaten_us, UTC), now),
-        "joined": relative(datetime_at(seat.joined_us, UTC), now),
+        "name": Cell(node.name, dim=state == "silent"),
+        "state": Cell(state, "green" if state == "living" else "red"),
+        "runs": str(len(node.runs)),
+        "lag": length(node.lag_us / SECOND_US),
+        "heartbeat": f"{length(max(now_us - node.seen_us, 0) / SECOND_US)} ago",
+        "version": node.version,
+        "joined": _when(node.joined_us, now_us),
     }
 
 
-def _shard_row(view: "View", place: "Place") -> Row:
-    now = datetime_at(view.now_us, UTC)
-    lost = "-"
-    if place.lost_us is not None:
-        from_whom = _names(view).get(place.lost_by, "a member that is gone")
-        lost = f"{relative(datetime_at(place.lost_us, UTC), now)}, from {from_whom}"
+def _failover_line(node: NodeView, now_us: Instant) -> str:
+    taken = f"its runs start once more: {_names(node.runs)}" if node.runs else "it ran nothing."
+    by = printable(node.fenced_by or "another node")
+    return f"Failover {_when(node.fenced_us, now_us)}: {printable(node.name)} was fenced by {by}; {taken}"
+
+
+def _task_line(task: TaskView, now_us: Instant) -> str:
+    if task.run_by is not None:
+        begun = f"begun {_when(task.started_us, now_us)}, token {task.token}"
+        doing = f"runs on {printable(task.run_by)}, {begun}"
+    elif task.wake_us >= NEVER_US:
+        doing = "is never due"
+    else:
+        doing = f"is due {_when(task.wake_us, now_us)}" if task.wake_us > now_us else "is due"
+    paused = "; it is paused" if task.paused else ""
+    times = "once" if task.interruptions == 1 else f"{task.interruptions} times in a row"
+    cut = f"; it was cut off {times}" if task.interruptions else ""
+    return f"{printable(task.name)} {doing}{paused}{cut}."
+
+
+def _run_row(past: PastRun, now_us: Instant) -> Row:
     return {
-        "shard": str(place.shard),
-        "holder": _holder(view, place),
-        "term": str(place.term),
-        "since": relative(datetime_at(place.taken_us, UTC), now) if place.term else "-",
-        "lost": lost,
+        "run": str(past.id),
+        "task": past.name,
+        "node": past.node,
+        "cause": past.run.cause,
+        "started": _when(past.started_us, now_us),
+        "lasted": length(_lasted_s(past)),
+        "result": result_cell(past.run.result, is_running=False),
+        "error": past.run.error or "-",
     }
 
 
-def _ordered(view: "View") -> list["Seat"]:
-    return sorted(view.seats, key=lambda seat: (not seat.is_alive, seat.name, seat.member))
+def _lasted_s(past: PastRun) -> float:
+    return max(past.run.ended_us - past.run.called_us, 0) / SECOND_US
 
 
-def _held(view: "View") -> Counter[int | None]:
-    return Counter(place.holder for place in view.places)
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(printable(name) for name in names[:_NAMES_SHOWN])
+    rest = len(names) - _NAMES_SHOWN
+    return f"{shown} and {rest} more." if rest > 0 else f"{shown}."
 
 
-def _names(view: "View") -> dict[int | None, str]:
-    return {seat.member: seat.name for seat in view.seats}
-
-
-def _holder(view: "View", place: "Place") -> str:
-    return "nobody" if place.holder is None else _names(view).get(place.holder, "a member that is gone")
-
-
-def _place_of(view: "View", task_name: str) -> "Place":
-    from duly.store.board import shard_of  # noqa: PLC0415 - not for --help
-
-    return view.places[shard_of(task_name, len(view.places))]
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _when(at_us: Instant | None, now_us: Instant) -> str:
+    return relative(None if at_us is None else datetime_at(at_us, UTC), datetime_at(now_us, UTC))

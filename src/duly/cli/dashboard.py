@@ -1,7 +1,7 @@
 """`duly dashboard`: the tasks of an embedded scheduler in a browser, from its store and its trace. Read-only.
 
 The daemon has a dashboard of its own, which `duly run` serves. This is for the library: nothing is written,
-no hold is taken, and the scheduler may be at work meanwhile.
+no lock is taken, and the scheduler may be at work meanwhile.
 """
 
 import asyncio
@@ -9,15 +9,14 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from duly.cli.asking import zone_called
-from duly.cli.finding import Failure, store_file
+from duly.cli.options import store_file, zone_called
+from duly.cli.output import CommandError
 from duly.clock import HostClock
 from duly.errors import SchedulerError
 from duly.instant import Instant
@@ -52,8 +51,8 @@ def dashboard(
         duly dashboard --store state.db
         duly dashboard --store state.db --trace trace.jsonl --listen 127.0.0.1:9000
     """  # noqa: D301 (click's mark for lines to keep)
-    zone = zone_called(zone_name, as_json=False)
-    path = store_file(store, as_json=False)
+    zone = zone_called(zone_name)
+    path = store_file(store)
     if not path.is_file():
         raise _failed(f"there is no store at {store}; give the path of a scheduler's SQLite file")
     try:
@@ -67,8 +66,8 @@ def dashboard(
 
 def _settings(listen: str, token_file: str | None) -> "WebSettings":
     """How to listen. Raises WebRefusedError, ValueError, ImportError."""
-    from duly.config.addresses import address  # noqa: PLC0415 - not for --help
     from duly.config.schema import Config, Dashboard  # noqa: PLC0415
+    from duly.config.values import address  # noqa: PLC0415 - not for --help
     from duly.web import server  # noqa: F401, PLC0415 - to know that all it needs is here
     from duly.web.settings import settings_from  # noqa: PLC0415
 
@@ -78,37 +77,23 @@ def _settings(listen: str, token_file: str | None) -> "WebSettings":
 
 
 async def _serve(store: Path, trace: Path | None, zone: tzinfo, settings: "WebSettings") -> None:
-    from duly.web.live import Live  # noqa: PLC0415 - not for --help
-    from duly.web.server import WebServer  # noqa: PLC0415
-    from duly.web.store_site import StoreSite  # noqa: PLC0415
+    from duly.web.dashboard import serve_store  # noqa: PLC0415 - not for --help
+    from duly.web.live import Live  # noqa: PLC0415
+    from duly.web.task_store import TaskStore  # noqa: PLC0415
 
-    site = StoreSite(
-        store,
-        Live(secrets.token_hex(4)),
-        zone=zone,
-        clock=HostClock(),
-        trace=trace,
-        answers=_answering(trace, zone),
-    )
-    server = WebServer(site, settings)
+    live, answers = Live(secrets.token_hex(4)), _answering(trace, zone)
+    tasks = TaskStore(store, live, zone=zone, clock=HostClock(), trace=trace, answers=answers)
     ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ended.set)
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+
+    def on_start(url: str) -> None:
+        click.echo(f"The dashboard of {store} is at {url} (Ctrl-C ends it)")
+
     try:
-        await server.start()
+        await serve_store(store.name, tasks, settings, ended, on_start)
     except SchedulerError as error:
         raise _failed(error.message) from error
-    click.echo(f"The dashboard of {store} is at {server.url} (Ctrl-C ends it)")
-    watching = asyncio.create_task(site.watch())
-    try:
-        await asyncio.wait([watching, asyncio.create_task(ended.wait())], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
-        await server.close()
-        await site.close()
 
 
 def _answering(trace: Path | None, zone: tzinfo) -> "Callable[[Task, Instant], Sequence[tuple[str, str]]]":
@@ -117,9 +102,9 @@ def _answering(trace: Path | None, zone: tzinfo) -> "Callable[[Task, Instant], S
     def answers(task: "Task", now_us: Instant) -> list[tuple[str, str]]:
         found = _from_trace(trace, task.name) if trace is not None else None
         if found is None:
-            from duly.cli.remembered import Memory  # noqa: PLC0415 - not for --help
+            from duly.cli.task_memory import TaskMemory  # noqa: PLC0415 - not for --help
 
-            found = Memory(task, zone, now_us).why_latest(_ANSWERS)
+            found = TaskMemory(task, zone, now_us).why_latest(_ANSWERS)
         return [(str(answer.kind), answer.sentence) for answer in reversed(found)]
 
     return answers
@@ -140,5 +125,5 @@ def _from_trace(trace: Path, name: str) -> list[Any] | None:
         return None  # the site tells what is wrong with the file
 
 
-def _failed(message: str) -> Failure:
-    return Failure("failed", message, exit_code=1, as_json=False)
+def _failed(message: str) -> CommandError:
+    return CommandError("failed", message, exit_code=1)

@@ -1,65 +1,65 @@
 """What can be said of a daemon that does not answer: its configuration, and what its store remembers.
 
-The same shapes as a daemon's answers, made by the same functions. Nothing is written, and no hold is taken.
-While the gate is closed in the configuration the timers in the store are not even read.
+The operations are those of the daemon, over another backend. Nothing is written, and no lock is taken.
+While the timers are off in the configuration the timers in the store are not even read.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
-from datetime import tzinfo
 from typing import Any, TypeVar
-from zoneinfo import ZoneInfo
 
 import msgspec
-import tzlocal
 
 from duly import __version__
-from duly.cli.finding import Place
+from duly.cli.proxy import DaemonProxy
 from duly.clock import HostClock
-from duly.config.errors import ConfigError
-from duly.config.schema import Config, database_of, socket_path, store_path
+from duly.config.schema import Config, ConfigError, config_zone, database_of, socket_path, store_path
 from duly.daemon import views
-from duly.daemon.operations import Definitions, OfHistory, OfLogs, check_known, history_of, no_run
-from duly.daemon.protocol import BAD_REQUEST, OperationError, sayable
-from duly.instant import Instant, instant_of
-from duly.store.reading import Reader, nothing, read
+from duly.daemon.operations import Definitions, operation_called, params_for
+from duly.daemon.protocol import sayable
+from duly.instant import EARLIEST_US, Instant, instant_of
+from duly.store.history import MissRow, RemoteRun, RunRow, WantedRuns
+from duly.store.past import Past, known_services, known_slots
+from duly.store.reading import Reader, empty_reader, read
 
 T = TypeVar("T")
 
 _CUT_OFF = "was running when the daemon was last heard of"
 
 
-def answer(place: Place, op: str, params: Mapping[str, Any], *, state: str = "down") -> Any:
-    """What the daemon, which is in *state*, would have answered, as far as its store knows.
+def answer(daemon: DaemonProxy, op: str, params: Mapping[str, Any]) -> Any:
+    """What the daemon would have answered, as far as its store knows.
 
     Raises SchedulerError, OperationError.
     """
-    config, fault = _config(place)
+    config, fault = _config(daemon)
     if fault is not None and op in {"timers", "services", "definitions"}:
         raise fault
     now_us = instant_of(HostClock().now())
     faults = () if fault is None else (fault.message,)
-    remains = Remains(config, now_us, place.socket(), faults, state=state)
-    given = sayable({name: value for name, value in params.items() if name != "follow"})
-    return views.builtins(_ANSWERS[op](remains, given))
+    stored = StoredDaemon(config, now_us, daemon.socket(), faults, state=daemon.state)
+    if op == "definitions":
+        return msgspec.to_builtins(_definitions(stored))
+    return msgspec.to_builtins(asyncio.run(_operation_result(stored, op, sayable(params))))
 
 
-def _config(place: Place) -> tuple[Config, ConfigError | None]:
+async def _operation_result(stored: "StoredDaemon", op: str, params: Mapping[str, Any]) -> Any:
+    operation = operation_called(op)
+    return await operation.function(stored, params_for(operation, params), "")
+
+
+def _config(daemon: DaemonProxy) -> tuple[Config, ConfigError | None]:
     try:
-        config = place.loaded()
+        config = daemon.loaded()
     except ConfigError as error:
-        assert place.config is not None
-        return Config(place.config), error
-    assert config is not None, "whoever has no configuration is not sent here"
+        assert daemon.config is not None
+        return Config(daemon.config), error
+    assert config is not None, "without a configuration there is no store to read"
     return config, None
 
 
-def zone_of(config: Config) -> tzinfo:
-    """The zone of a configuration: its own, or the host's."""
-    return ZoneInfo(config.settings.timezone) if config.settings.timezone else tzlocal.get_localzone()
-
-
-class Remains:
-    """What is left of a daemon at *now_us*."""
+class StoredDaemon:
+    """What is left of a daemon at *now_us*: a `ReadBackend`, as far as operations that read need one."""
 
     def __init__(
         self,
@@ -72,24 +72,24 @@ class Remains:
     ) -> None:
         self.config = config
         self.now_us = now_us
-        self.zone = zone_of(config)
-        self.is_gate_open = config.settings.enabled and config.settings.timers
+        self.zone = config_zone(config)
+        self.is_timer_switch_on = config.settings.enabled and config.settings.timers
         self._store = store_path(config)
         self._socket = socket or str(socket_path(config))
         self._faults = faults
-        if (database := database_of(config)) is not None and self.is_gate_open:
+        if (database := database_of(config)) is not None and self.is_timer_switch_on:
             self._faults += (f"the timers are in {database.name}; only a running daemon shows them",)
         self._state = state
+        self.history = _StoredHistory(self)
 
-    def standing(self) -> views.Standing:
-        """The daemon does not answer."""
-        return views.Standing(
+    def daemon_status(self) -> views.DaemonStatus:
+        return views.DaemonStatus(
             source="store",
             now_us=self.now_us,
             zone=self.zone,
             version=__version__,
             state=self._state,
-            is_gate_open=self.is_gate_open,
+            is_timer_switch_on=self.is_timer_switch_on,
             faults=self._faults,
             config=str(self.config.path),
             store=str(self._store),
@@ -98,96 +98,131 @@ class Remains:
 
     def read(self, what: Callable[[Reader], T]) -> T:
         """What the store says, which is nothing as long as no daemon ever ran."""
-        return read(self._store, what) if self._store.exists() else what(nothing())
+        return read(self._store, what) if self._store.exists() else what(empty_reader())
 
-    def services(self) -> list[views.StoredService]:
+    def services(self) -> list[views.ServiceSnapshot]:
         """The services as their last runs left them."""
-        ended, begun = self.read(lambda reader: (reader.last_ends(), reader.open_runs()))
+        known, begun = self.read(lambda reader: (known_services(reader), reader.open_runs()))
         cut_off = {row.service: row for row in begun}
         found = []
         for service in self.config.services:
-            row = cut_off.get(service.id) or ended.get(service.id)
+            of_service = known.get(service.id)
+            row = cut_off.get(service.id) or (None if of_service is None else of_service.last)
             is_cut_off = service.id in cut_off
             found.append(
-                views.StoredService(
+                views.ServiceSnapshot(
                     id=service.id,
                     state="unknown" if is_cut_off else "stopped",
                     since_us=None if row is None else row.ended_us or row.started_us,
                     last_run=row,
                     reason=_CUT_OFF if is_cut_off else "",
+                    past=Past() if of_service is None else of_service.past,
                 )
             )
         return found
 
-    def timers(self) -> dict[str, views.TimerReading] | None:
-        """The timers as the store has them; None while the gate is closed."""
-        if not self.is_gate_open:
+    def timers(self) -> dict[str, views.TimerSnapshot] | None:
+        """The timers as the store has them; None while the timers are off."""
+        if not self.is_timer_switch_on:
             return None
         rows = {row["name"]: row for row in self.read(Reader.timers)}
-        slots = self._slots()
+        past_slots = self.read(known_slots)
+        slots = self._slots({name: row["registered_us"] for name, row in rows.items()})
         return {
-            timer.id: _reading(rows.get(timer.id, {}), slots.get(timer.id), is_declared_on=timer.enabled)
+            timer.id: _snapshot(
+                rows.get(timer.id, {}),
+                slots.get(timer.id),
+                past_slots.get(timer.id, ""),
+                is_declared_on=timer.enabled,
+            )
             for timer in self.config.timers
         }
 
-    def _slots(self) -> dict[str, Instant]:
-        """The next slot of each timer's calendar: what would come if the daemon were started now."""
-        from duly.timers.calendar import CalendarShelf, slot_after  # noqa: PLC0415 - the gate is open
+    async def refresh(self) -> None:
+        """Nothing: each answer is read anew."""
 
-        shelf = CalendarShelf(self.zone)
-        return {timer.id: slot_after(shelf.of(timer), self.now_us) for timer in self.config.timers}
+    async def past_runs(self, _wanted: WantedRuns) -> list[RemoteRun]:
+        """None: only a running daemon knows the runs of other machines."""
+        return []
+
+    def output(self, _run_id: int) -> None:
+        """None: nothing is under way."""
+
+    def _slots(self, registered: Mapping[str, Any]) -> dict[str, Instant]:
+        """The next slot of each timer: what would come if the daemon were started now."""
+        from duly.timers.calendar import CalendarCache, slot_after  # noqa: PLC0415 - the timers are on
+
+        calendar_cache = CalendarCache(self.zone)
+        return {
+            timer.id: slot_after(
+                calendar_cache.of(timer),
+                self.now_us,
+                # A row may be damaged. A timer that is new is registered then.
+                anchor_us if isinstance(anchor_us := registered.get(timer.id), int) else self.now_us,
+            )
+            for timer in self.config.timers
+        }
 
 
-def _reading(row: Mapping[str, Any], slot_us: Instant | None, *, is_declared_on: bool) -> views.TimerReading:
-    from duly.timers.record import TimerRecordError, row_from  # noqa: PLC0415 - the gate is open
+def _snapshot(
+    row: Mapping[str, Any], slot_us: Instant | None, past_slots: str, *, is_declared_on: bool
+) -> views.TimerSnapshot:
+    from duly.timers.record import TimerRecordError, row_from  # noqa: PLC0415 - the timers are on
 
     if row:
         try:
             row_from(tuple(row.values()))
         except TimerRecordError as error:
-            return views.TimerReading(fault=error.message)
+            return views.TimerSnapshot(fault=error.message)
     override = None if row.get("enabled") is None else bool(row["enabled"])
     is_on = is_declared_on if override is None else override
-    return views.TimerReading(
+    return views.TimerSnapshot(
         enabled_override=override,
         next_us=slot_us if is_on else None,
-        **{name: row[name] for name in _KEPT if name in row},
+        slots=past_slots,
+        **{name: row[name] for name in views.TimerSnapshot.__struct_fields__ if name in row},
     )
 
 
-_KEPT = (
-    *("registered_us", "answered_us", "last_run_us", "last_success_us", "last_failure_us", "last_exit"),
-    *("last_result", "last_missed_us", "last_miss_reason", "running_run", "running_since_us"),
-)
+class _StoredHistory:
+    """The queries of a history that operations ask."""
+
+    def __init__(self, daemon: StoredDaemon) -> None:
+        self._daemon = daemon
+
+    async def runs(
+        self,
+        *,
+        service: str | None,
+        timer: str | None,
+        before: int | None = None,
+        after: int = 0,
+        since_us: Instant = EARLIEST_US,
+        limit: int,
+        **_: bool,
+    ) -> list[RunRow]:
+        return self._daemon.read(
+            lambda reader: reader.runs(
+                service=service, timer=timer, before=before, after=after, since_us=since_us, limit=limit
+            )
+        )
+
+    async def run(self, run_id: int) -> RunRow | None:
+        return self._daemon.read(lambda reader: reader.run(run_id))
+
+    async def misses(self, *, timer: str | None, limit: int) -> list[MissRow]:
+        return self._daemon.read(lambda reader: reader.misses(timer=timer, limit=limit))
 
 
-# --- the operations that read ---
-
-
-def _status(remains: Remains, _params: Mapping[str, Any]) -> Any:
-    return views.status_shape(remains.standing(), remains.config, remains.services(), remains.timers())
-
-
-def _timers(remains: Remains, _params: Mapping[str, Any]) -> Any:
-    readings = remains.timers()
-    if readings is None:
-        return views.disabled(is_parent_on=remains.config.settings.enabled)
-    return views.timers_shape(remains.standing(), remains.config, readings)
-
-
-def _services(remains: Remains, _params: Mapping[str, Any]) -> Any:
-    return views.services_shape(remains.standing(), remains.config, remains.services())
-
-
-def _definitions(remains: Remains, _params: Mapping[str, Any]) -> Any:
+def _definitions(stored: StoredDaemon) -> Definitions:
     """What the store knows, not the file: that is what a file is compared with."""
 
     def known(reader: Reader) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         services = [_declared(name, text) for name, text in reader.services().items()]
         return services, [_declared(row["name"], row["definition"]) for row in reader.timers()]
 
-    services, timers = remains.read(known)
-    return Definitions(services=services, timers=timers, invalid=[], timezone=str(remains.zone))
+    services, timers = stored.read(known)
+    return Definitions(services=services, timers=timers, invalid=[], timezone=str(stored.zone))
 
 
 def _declared(name: str, text: str) -> dict[str, Any]:
@@ -196,51 +231,3 @@ def _declared(name: str, text: str) -> dict[str, Any]:
     except msgspec.DecodeError:
         found = None  # damaged: what is known is that it was there
     return {**(found if isinstance(found, dict) else {}), "id": name}
-
-
-def _history(remains: Remains, params: Mapping[str, Any]) -> Any:
-    asked = _asked(params, OfHistory)
-    service, timer, of_misses = history_of(remains.config, asked)
-    shows_misses = remains.is_gate_open and (of_misses is not None or service is None)
-    runs, misses = remains.read(
-        lambda reader: (
-            reader.runs(service=service, timer=timer, before=asked.before, limit=asked.limit + 1),
-            reader.misses(timer=of_misses, limit=asked.limit) if shows_misses else [],
-        )
-    )
-    if not runs and not misses and asked.id is not None:
-        check_known(remains.config, asked.id)
-    return views.history_shape(remains.standing(), runs[: asked.limit], misses, more=len(runs) > asked.limit)
-
-
-def _logs(remains: Remains, params: Mapping[str, Any]) -> Any:
-    asked = _asked(params, OfLogs)
-    run_id = asked.run
-    if run_id is not None:
-        row = remains.read(lambda reader: reader.run(run_id))
-        if row is None or asked.id not in {None, row.service, row.timer}:
-            raise no_run(asked)
-        return views.log_shape(remains.standing(), row, asked.lines)
-    service, timer, _ = history_of(remains.config, OfHistory(id=asked.id))
-    rows = remains.read(lambda reader: reader.runs(service=service, timer=timer, limit=1))
-    if not rows:
-        check_known(remains.config, str(asked.id))
-        raise no_run(asked)
-    return views.log_shape(remains.standing(), rows[0], asked.lines)
-
-
-def _asked(params: Mapping[str, Any], kind: type[T]) -> T:
-    try:
-        return msgspec.convert(dict(params), kind)
-    except msgspec.ValidationError as error:
-        raise OperationError(BAD_REQUEST, f"the parameters cannot be used: {error}") from error
-
-
-_ANSWERS: Mapping[str, Callable[[Remains, Mapping[str, Any]], Any]] = {
-    "status": _status,
-    "timers": _timers,
-    "services": _services,
-    "definitions": _definitions,
-    "history": _history,
-    "logs": _logs,
-}

@@ -7,29 +7,30 @@ kept, and said.
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from duly.cli.finding import Failure, daemon_options, place_of
-from duly.cli.refusals import printable
-from duly.cli.talking import Talk
+from duly.cli.options import config_option, loaded_config
+from duly.cli.output import CommandError, json_option, print_answer
+from duly.cli.proxy import DaemonProxy, socket_option
 from duly.cli.timers import invalid_lines
-from duly.cli.words import counted
-from duly.config.errors import ConfigError
-from duly.config.loading import load
-from duly.config.plan import Changed, Defined, Plan, changes
-from duly.config.schema import Config, Service, Timer
+from duly.config.plan import Changed, ConfigPlan, Defined, changes
+from duly.config.schema import Config, Service, Timer, config_zone
+from duly.formatting import counted, printable, shortened
 
 _LONGEST_VALUE = 60
 
 
 @click.command("plan")
 @click.argument("config", required=False, metavar="[CONFIG]")
-@daemon_options
-def plan(*, config: str | None, config_path: str | None, socket_path: str | None, as_json: bool) -> None:
+@config_option
+@socket_option
+@json_option
+def plan(*, config: str | None, config_path: str | None, socket_path: str | None) -> None:
     """Show what CONFIG would add, change and remove against what the daemon runs, or its store knows.
 
     Without CONFIG it is the daemon's own file, as it is now. It ends with 4 if an entry is invalid; such
@@ -39,44 +40,35 @@ def plan(*, config: str | None, config_path: str | None, socket_path: str | None
         duly plan && duly reload
         duly plan new.toml -c duly.toml
     """  # noqa: D301 (click's mark for lines to keep)
-    place = place_of(config_path or config, socket_path, as_json=as_json)
-    after = _loaded(Path(config) if config is not None else place.config, as_json=as_json)
-    talk = Talk(place, as_json=as_json)
-    told = talk.read("definitions")
-    known = _known(told, after, is_stored=talk.is_down)
-    planned = changes(known, _comparable(after, is_stored=talk.is_down), after.invalid)
-    if as_json:
-        source = "store" if talk.is_down else "daemon"
-        talk.print_json({"source": source, **_as_dict(planned), "invalid": _invalid(after)})
-    else:
-        for line in _lines(planned, _invalid(after), is_stored=talk.is_down):
-            click.echo(line)
+    daemon = DaemonProxy(config_path or config, socket_path)
+    path = Path(config) if config is not None else daemon.config
+    if path is None:
+        raise CommandError("no_configuration", "which file? Give it: duly plan FILE")
+    after = loaded_config(path, hint="There is no plan: a file that cannot be read removes nothing.")
+    response = daemon.read("definitions")
+    is_stored = daemon.is_down
+    planned = changes(
+        _known(response, after, is_stored=is_stored), _comparable(after, is_stored=is_stored), after.invalid
+    )
+    invalid = [dataclasses.asdict(bad) for bad in after.invalid]
+    source = "store" if is_stored else "daemon"
+    print_answer(
+        {"source": source, **_as_dict(planned), "invalid": invalid},
+        _lines(planned, invalid, after, is_stored=is_stored),
+    )
     if after.invalid:
         raise click.exceptions.Exit(4)
-
-
-def _loaded(path: Path | None, *, as_json: bool) -> Config:
-    if path is None:
-        message = "which file? Give it: duly plan FILE"
-        raise Failure("no_configuration", message, exit_code=2, as_json=as_json)
-    try:
-        return load(path)
-    except ConfigError as error:
-        hint = "There is no plan: a file that cannot be read removes nothing."
-        raise Failure(
-            "invalid_configuration", error.message, exit_code=4, as_json=as_json, hint=hint
-        ) from error
 
 
 # --- what is compared ---
 
 
-def _known(told: Mapping[str, Any], after: Config, *, is_stored: bool) -> Defined:
+def _known(response: Mapping[str, Any], after: Config, *, is_stored: bool) -> Defined:
     """What there is, from the daemon's answer or the store's."""
     described = {service.id: service.description for service in after.services}
     described |= {timer.id: timer.description for timer in after.timers}
-    services = [_converted(entry, Service, described) for entry in told["services"]]
-    timers = [_converted(entry, Timer, described) for entry in told["timers"]]
+    services = [_converted(entry, Service, described) for entry in response["services"]]
+    timers = [_converted(entry, Timer, described) for entry in response["timers"]]
     if is_stored:
         services = [_with_names_only(service) for service in services]
     return Defined(services, timers)
@@ -101,10 +93,8 @@ def _comparable(after: Config, *, is_stored: bool) -> Defined:
     services = [dataclasses.replace(service, env=definition(service)["env"]) for service in after.services]
     if not is_stored:
         return Defined(services, after.timers)
-    from duly.cli.offline import zone_of  # noqa: PLC0415 - a database driver, only without a daemon
-
     # A store keeps the zone in which a timer's slots were worked out, not whether it was given.
-    zone = str(zone_of(after))
+    zone = str(config_zone(after))
     timers = [dataclasses.replace(timer, timezone=timer.timezone or zone) for timer in after.timers]
     return Defined([_with_names_only(service) for service in services], timers)
 
@@ -117,27 +107,18 @@ def _with_names_only(service: Service) -> Service:
 # --- the answer ---
 
 
-def _invalid(after: Config) -> list[dict[str, Any]]:
-    return [dataclasses.asdict(bad) for bad in after.invalid]
+def _as_dict(planned: ConfigPlan) -> dict[str, Any]:
+    def changed_keys(changed: Changed) -> list[dict[str, Any]]:
+        return [{"key": each.key, **_values(each.key, each.before, each.after)} for each in changed.keys]
 
-
-def _as_dict(planned: Plan) -> dict[str, Any]:
     return {
-        "added": [{"kind": each.kind, "id": each.id} for each in planned.added],
+        "added": [asdict(each) for each in planned.added],
         "changed": [
-            {
-                "kind": each.kind,
-                "id": each.id,
-                "keys": [
-                    {"key": change.key, **_values(change.key, change.before, change.after)}
-                    for change in each.keys
-                ],
-            }
-            for each in planned.changed
+            {"kind": each.kind, "id": each.id, "keys": changed_keys(each)} for each in planned.changed
         ],
-        "removed": [{"kind": each.kind, "id": each.id} for each in planned.removed],
-        "kept": [{"kind": each.kind, "id": each.id, "reason": each.reason} for each in planned.kept],
-        "unchanged": [{"kind": each.kind, "id": each.id} for each in planned.unchanged],
+        "removed": [asdict(each) for each in planned.removed],
+        "kept": [asdict(each) for each in planned.kept],
+        "unchanged": [asdict(each) for each in planned.unchanged],
     }
 
 
@@ -149,9 +130,15 @@ def _values(key: str, before: Any, after: Any) -> dict[str, Any]:
     return {"before": msgspec.to_builtins(before), "after": msgspec.to_builtins(after)}
 
 
-def _lines(planned: Plan, invalid: list[dict[str, Any]], *, is_stored: bool) -> Iterator[str]:
+def _lines(
+    planned: ConfigPlan, invalid: list[dict[str, Any]], after: Config, *, is_stored: bool
+) -> Iterator[str]:
+    from duly.daemon.views import schedule_text  # noqa: PLC0415 - as above
+
+    timers = {timer.id: timer for timer in after.timers}
     for each in planned.added:
-        yield click.style(f"+ {each.kind} {printable(each.id)}", fg="green")
+        when = f": {schedule_text(timers[each.id])}" if each.kind == "timer" else ""
+        yield click.style(f"+ {each.kind} {printable(each.id + when)}", fg="green")
     for changed in planned.changed:
         yield from _change_lines(changed)
     for each in planned.removed:
@@ -172,27 +159,25 @@ def _change_lines(changed: Changed) -> Iterator[str]:
     yield click.style(f"~ {changed.kind} {printable(changed.id)}", fg="yellow")
     for change in changed.keys:
         values = _values(change.key, change.before, change.after)
-        if "names" in values:
+        if change.key == "on_calendar":
+            yield f"    {change.key}: {_calendars(change.before)} -> {_calendars(change.after)}"
+        elif "names" in values:
             yield f"    {change.key}: {', '.join(map(printable, values['names']))} changed"
         else:
             yield f"    {change.key}: {_shown(values['before'])} -> {_shown(values['after'])}"
 
 
 def _shown(value: Any) -> str:
-    text = printable(msgspec.json.encode(_without_nothing(value)).decode())
-    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"
+    return shortened(printable(msgspec.json.encode(value).decode()), _LONGEST_VALUE)
 
 
-def _without_nothing(value: Any) -> Any:
-    """The value without the fields of calendars that were left out: what differs has to fit into the line."""
-    if isinstance(value, list | tuple):
-        return [_without_nothing(each) for each in value]
-    if isinstance(value, dict):
-        return {key: each for key, each in value.items() if each is not None}
-    return value
+def _calendars(calendars: Any) -> str:
+    from duly.daemon.views import calendar_text  # noqa: PLC0415 - as above
+
+    return "; ".join(map(calendar_text, calendars)) or "none"
 
 
-def _summary(planned: Plan) -> str:
+def _summary(planned: ConfigPlan) -> str:
     if planned.is_empty:
         return f"Nothing would change ({counted(len(planned.unchanged), 'entry', 'entries')})."
     counts = ((planned.added, "to add"), (planned.changed, "to change"), (planned.removed, "to remove"))

@@ -6,26 +6,53 @@ which code the process ends with.
 
 import logging
 import os
+from collections.abc import Callable
 from contextlib import redirect_stderr
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from duly.cli.finding import Failure, default_config
-from duly.cli.words import untried
+from duly.cli.log_format import JsonFormatter, JsonStream
+from duly.cli.options import NO_DEFAULT, default_config
+from duly.cli.output import CommandError, untried
 from duly.errors import SchedulerError
+from duly.events import warn_operator
+
+if TYPE_CHECKING:
+    from duly.config import Config
+    from duly.daemon.backend import DashboardServer
 
 _STDERR = 2
+_TOKENS = ("DULY_OPERATOR_TOKEN", "DULY_VIEWER_TOKEN")
 _FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+
+
+def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a daemon that say what is written where."""
+    for option in (
+        click.option("-q", "--quiet", is_flag=True, help="Log only what went wrong."),
+        click.option("-v", "--verbose", is_flag=True, help="Log every step."),
+        click.option(
+            "--log-format",
+            type=click.Choice(["text", "json"]),
+            default="text",
+            show_default=True,
+            help="How the daemon writes its own log: lines for people, or one JSON object a line.",
+        ),
+        click.option(
+            "--echo/--no-echo", default=True, help="Show the output of services here as well; yes by default."
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @click.command("run")
 @click.argument("config", required=False, envvar="DULY_CONFIG", metavar="[CONFIG]")
 @click.option(
     "--timers/--no-timers", "timers", default=None, help="Switch the timer subsystem, whatever CONFIG says."
-)
-@click.option(
-    "--echo/--no-echo", default=True, help="Show the output of services here as well; yes by default."
 )
 @click.option(
     "--wait",
@@ -35,10 +62,15 @@ _FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
     metavar="SECONDS",
     help="Wait so long for a database that cannot be reached yet; not at all by default.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Log every step.")
-@click.option("-q", "--quiet", is_flag=True, help="Log only what went wrong.")
+@click.option("--trace", metavar="FILE", help="Record what timers do in FILE, for `duly verify`.")
+@log_options
 def run(
-    *, config: str | None, timers: bool | None, echo: bool, wait_sec: float, verbose: bool, quiet: bool
+    *,
+    config: str | None,
+    timers: bool | None,
+    wait_sec: float,
+    trace: str | None,
+    **options: Any,
 ) -> None:
     """Run the daemon of CONFIG (./duly.toml or ./duly.py): supervise its services and fire its timers.
 
@@ -51,47 +83,83 @@ def run(
         duly run /etc/duly.toml --timers
         duly run --wait 60
     """  # noqa: D301 (click's mark for lines to keep)
-    if verbose and quiet:
-        raise click.UsageError("--verbose or --quiet, not both")
     path = Path(config) if config is not None else default_config()
     if path is None:
-        raise Failure(
-            "no_configuration",
-            "there is neither duly.toml nor duly.py here",
-            exit_code=2,
-            as_json=False,
-            hint="Give a file: duly run FILE; `duly init` writes a new one.",
-        )
+        hint = "Give a file: duly run FILE; `duly init` writes a new one."
+        raise CommandError("no_configuration", NO_DEFAULT, hint=hint)
+    run_daemon(partial(_loaded, path), timers=timers, wait_sec=wait_sec, trace=trace, **options)
+
+
+def _loaded(path: Path) -> "Config":
+    from duly.config.loading import load_to_run  # noqa: PLC0415 - not for --help
+
+    return load_to_run(path)
+
+
+def run_daemon(
+    load: "Callable[[], Config]",
+    *,
+    echo: bool,
+    log_format: str,
+    verbose: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Run the daemon of the configuration that *load* brings, now and at each reload. Raises CommandError."""
+    if verbose and quiet:
+        raise click.UsageError("--verbose or --quiet, not both")
     level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
-    _serve(path, level, timers=timers, is_echoing=echo, wait_sec=wait_sec)
+    import asyncio  # noqa: PLC0415 - not for --help
 
-
-def _serve(path: Path, level: int, *, timers: bool | None, is_echoing: bool, wait_sec: float) -> None:
-    from duly.config.errors import ConfigError  # noqa: PLC0415 - not for --help
-    from duly.config.loading import load_to_run  # noqa: PLC0415
-    from duly.daemon.echo import Echo, EchoHandler, EchoStream  # noqa: PLC0415 - a thread, for a daemon alone
+    from duly.config.schema import ConfigError  # noqa: PLC0415 - not for --help
+    from duly.daemon.echo import Echo, EchoStream  # noqa: PLC0415 - a thread, for a daemon alone
     from duly.daemon.foreground import serve  # noqa: PLC0415 - the whole daemon
     from duly.daemon.protocol import PathTooLongError  # noqa: PLC0415
+    from duly.daemon.views import timers_off_text  # noqa: PLC0415
 
     _open_standard_streams()
-    echo = Echo(_STDERR)
-    handler = EchoHandler(echo)
-    logging.basicConfig(level=level, format=_FORMAT, handlers=[handler])
+    log = Echo(_STDERR)
+    stream = EchoStream(log)
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(_FORMAT))
+    logging.basicConfig(level=level, handlers=[handler])
     try:
-        with redirect_stderr(EchoStream(echo)):
-            serve(load_to_run(path), timers=timers, is_echoing=is_echoing, wait_sec=wait_sec, log=echo)
+        with redirect_stderr(JsonStream(handler) if log_format == "json" else stream):
+            config = load()
+            is_switched = config.settings.timers or options["timers"] is not None
+            if not is_switched and (said := timers_off_text(config)):
+                logging.getLogger("duly").warning("%s", said)
+            dashboard = _dashboard(config)
+            asyncio.run(serve(config, load, log=log, is_echoing=echo, dashboard=dashboard, **options))
     except ConfigError as error:
-        raise Failure("invalid_configuration", error.message, exit_code=4, as_json=False) from error
+        raise CommandError("invalid_configuration", error.message, exit_code=4) from error
     except SchedulerError as error:
-        raise Failure("failed", untried(error), exit_code=1, as_json=False) from error
+        raise CommandError("failed", untried(error), exit_code=1) from error
     except PathTooLongError as error:
-        raise Failure("invalid_configuration", str(error), exit_code=4, as_json=False) from error
+        raise CommandError("invalid_configuration", str(error), exit_code=4) from error
     finally:
-        handler.close()
+        log.close()
+
+
+def _dashboard(config: "Config") -> "DashboardServer | None":
+    """The dashboard of a daemon; None if none is wanted or its extra is missing. Raises WebRefusedError."""
+    # Also without a dashboard: services must not inherit the tokens.
+    tokens = {name: os.environ.pop(name) for name in _TOKENS if name in os.environ}
+    if not config.dashboard.enabled:
+        return None
+    try:
+        from duly.web.dashboard import DaemonDashboard  # noqa: PLC0415 - only where it is wanted
+    except ImportError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in {"", "duly"}:
+            raise
+        warn_operator(f"duly: there is no dashboard, which needs {missing}; for one: pip install 'duly[web]'")
+        return None
+    return DaemonDashboard(config, tokens)
 
 
 def _open_standard_streams() -> None:
-    """Have the standard descriptors lead somewhere, lest a file or a socket of ours become one of them."""
+    """Open each standard descriptor that is closed; otherwise a file of ours would get its number."""
     for descriptor in (0, 1, _STDERR):
         try:
             os.fstat(descriptor)

@@ -9,27 +9,24 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime, timedelta, tzinfo
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from duly.cli.finding import Failure, config_option, default_config
-from duly.cli.offline import zone_of
-from duly.cli.refusals import printable, refused_time
-from duly.cli.tables import Column, table, terminal_width
-from duly.cli.words import counted, json_text
+from duly.background import first_done
+from duly.cli.options import config_file, config_option, loaded_config, moment_of, refused_time
+from duly.cli.output import Column, CommandError, json_option, print_answer, table, terminal_width, wants_json
 from duly.clock import HostClock
-from duly.config.errors import ConfigError
-from duly.config.loading import load
-from duly.config.schema import Config
+from duly.config.schema import Config, config_zone
+from duly.core.causes import Reason
 from duly.events import Announcer
-from duly.instant import Instant, datetime_at, instant_of
-from duly.supervisor.ended import Ended, Reason, Result
+from duly.formatting import counted, printable
+from duly.instant import Instant, datetime_at, instant_of, time_of
+from duly.store.history import Result
+from duly.supervisor.results import RunResult, TargetState
 from duly.testing import VirtualClock
-from duly.timers.dues import TargetState
-from duly.timers.face import Timers
-from duly.timers.memory import MemoryShelf
+from duly.timers.local import LocalTimers
+from duly.timers.record import MemoryTimerRepository
 
 _MOST_ROWS = 100_000
 _SLICES = 200
@@ -67,7 +64,7 @@ class Happened(NamedTuple):
     show_default=True,
     help="Most rows to show.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Answer with one JSON object.")
+@json_option
 def simulate(
     *,
     config: str | None,
@@ -76,70 +73,49 @@ def simulate(
     to_text: str | None,
     only: tuple[str, ...],
     limit: int,
-    as_json: bool,
 ) -> None:
     """Show what the timers of CONFIG would start between two times, as if every run succeeded at once.
 
     The simulated daemon starts at the beginning, so start-up triggers count from there, and nothing is owed
-    from before. The gate does not matter here: nothing is really run.
+    from before. The timer switch does not matter here: nothing is really run.
 
     \b
         duly simulate duly.toml --from 2026-03-28 --to 2026-03-30
         duly simulate --timer backup --to 2027-01-01 --json
     """  # noqa: D301 (click's mark for lines to keep)
-    loaded = _loaded(config or config_path, as_json=as_json)
-    zone = zone_of(loaded)
-    begins = _moment(from_text, zone, as_json=as_json) or HostClock().now().astimezone(zone)
-    ends = _moment(to_text, zone, as_json=as_json) or begins + timedelta(days=1)
+    loaded = loaded_config(config_file(config or config_path, "simulate"))
+    zone = config_zone(loaded)
+    begins = _moment(from_text, zone) or HostClock().now().astimezone(zone)
+    ends = _moment(to_text, zone) or begins + timedelta(days=1)
     if instant_of(ends) <= instant_of(begins):
-        raise Failure("invalid_range", "--to has to be later than --from", exit_code=2, as_json=as_json)
-    _check_known(loaded, only, as_json=as_json)
+        raise CommandError("invalid_range", "--to has to be later than --from")
+    _check_known(loaded, only)
     simulation = Simulation(loaded, begins, zone, only=frozenset(only), limit=limit)
-    asyncio.run(simulation.pass_until(ends, is_shown=sys.stderr.isatty() and not as_json))
-    if as_json:
-        click.echo(json_text(_as_dict(simulation, begins, ends, zone)))
-        return
-    for line in _lines(simulation, zone):
-        click.echo(line)
+    asyncio.run(simulation.pass_until(ends, is_shown=sys.stderr.isatty() and not wants_json()))
+    print_answer(_as_dict(simulation, begins, ends, zone), _lines(simulation, zone))
 
 
-def _loaded(given: str | None, *, as_json: bool) -> Config:
-    path = Path(given) if given is not None else default_config()
-    if path is None:
-        message = "there is neither duly.toml nor duly.py here; give a file: duly simulate FILE"
-        raise Failure("no_configuration", message, exit_code=2, as_json=as_json)
-    try:
-        return load(path)
-    except ConfigError as error:
-        raise Failure("invalid_configuration", error.message, exit_code=4, as_json=as_json) from error
-
-
-def _check_known(config: Config, only: tuple[str, ...], *, as_json: bool) -> None:
+def _check_known(config: Config, only: tuple[str, ...]) -> None:
     known = {timer.id for timer in config.timers}
     for name in only:
         if name not in known:
             message = f"there is no timer {name[:200]} that could be used in {config.path}"
-            raise Failure("not_found", message, exit_code=3, as_json=as_json, id=name)
+            raise CommandError("not_found", message, exit_code=3, facts={"id": name})
 
 
-def _moment(text: str | None, zone: tzinfo, *, as_json: bool) -> datetime | None:
+def _moment(text: str | None, zone: tzinfo) -> datetime | None:
     if text is None:
         return None
-    try:
-        moment = datetime.fromisoformat(text.strip())
-        moment = moment.replace(tzinfo=zone) if moment.tzinfo is None else moment.astimezone(zone)
-        if not 1900 <= moment.year <= 9000:
-            raise refused_time(text, as_json=as_json)
-        return datetime_at(instant_of(moment), zone)
-    except (ValueError, OverflowError) as error:
-        raise refused_time(text, as_json=as_json) from error
+    moment = moment_of(text, zone)
+    if not 1900 <= moment.year <= 9000:
+        raise refused_time(text)
+    return moment
 
 
 class _Silence(Announcer):
     """Tells nobody: what is only simulated has no place in a log."""
 
     def wants(self, name: str) -> bool:  # noqa: ARG002 (whatever it is)
-        """Nobody would see it."""
         return False
 
 
@@ -161,13 +137,13 @@ class Simulation:
         self._ends: dict[str, Instant] = {}
         self._last_id = 0
         self._enough = asyncio.Event()
-        self._timers = Timers(
-            MemoryShelf(),
+        self._timers = LocalTimers(
+            MemoryTimerRepository(),
             self,
             self._clock,
             _Silence((), self._clock.now),
             zone=zone,
-            note_miss=self._missed,
+            on_miss=self._missed,
         )
 
     async def pass_until(self, ends: datetime, *, is_shown: bool) -> None:
@@ -175,27 +151,18 @@ class Simulation:
         now_us = instant_of(self._clock.now())
         await self._timers.start(self._config.timers, started_up_us=now_us, is_start_up=True)
         passing = asyncio.create_task(self._pass(now_us, instant_of(ends), is_shown=is_shown))
-        enough = asyncio.create_task(self._enough.wait())
         try:
-            await asyncio.wait({passing, enough}, return_when=asyncio.FIRST_COMPLETED)
+            if passing in await first_done(passing, asyncio.create_task(self._enough.wait())):
+                passing.result()
         finally:
-            for task in (passing, enough):
-                task.cancel()
-            await asyncio.wait({passing, enough})
             await self._timers.stop()
-        if not passing.cancelled():
-            passing.result()
 
     async def _pass(self, begins_us: Instant, ends_us: Instant, *, is_shown: bool) -> None:
         length_us = ends_us - begins_us
         slices = range(1, _SLICES + 1)
-        shown = (
-            click.progressbar(slices, label="Simulating", file=sys.stderr)
-            if is_shown
-            else nullcontext(slices)
-        )
-        with shown as bar:
-            for number in bar:
+        bar = click.progressbar(slices, label="Simulating", file=sys.stderr)
+        with bar if is_shown else nullcontext(slices) as bar_or_slices:
+            for number in bar_or_slices:
                 at_us = begins_us + length_us * number // _SLICES
                 await self._clock.advance_to(datetime_at(at_us, self._zone))
 
@@ -207,8 +174,10 @@ class Simulation:
             return "missing"
         return "idle" if self._enabled[service_id] else "disabled"
 
+    def replace_run(self, service_id: str, /) -> None:
+        """Nothing: what it runs is over at once."""
+
     def new_run_id(self) -> int:
-        """A number that no run has had."""
         self._last_id += 1
         return self._last_id
 
@@ -221,20 +190,17 @@ class Simulation:
         timer: str | None = None,
         scheduled_us: Instant | None = None,
         run_id: int | None = None,  # noqa: ARG002 (one run is like another here)
-    ) -> Ended:
-        """Succeed at once."""
+    ) -> RunResult:
         now_us = instant_of(self._clock.now())
         self._note(Happened(now_us, timer or "", service_id, reason.value, scheduled_us, is_miss=False))
         self._ends[service_id] = now_us
         self._timers.service_ended(service_id, now_us)
-        return Ended(Result.SUCCESS, exit_code=0)
+        return RunResult(Result.SUCCESS, exit_code=0)
 
     def last_end_us(self, service_id: str, /) -> Instant | None:
-        """When the last run of a service ended."""
         return self._ends.get(service_id)
 
     def outcome(self, run_id: int, _timer: str, /) -> str | None:
-        """What became of a run."""
         return Result.SUCCESS.value if run_id <= self._last_id else None
 
     def _missed(self, timer: str, at_us: Instant, reason: str) -> None:
@@ -258,14 +224,12 @@ def _as_dict(simulation: Simulation, begins: datetime, ends: datetime, zone: tzi
         "timezone": str(zone),
         "events": [
             {
-                "at": datetime_at(each.at_us, zone).isoformat(),
+                "at": time_of(each.at_us, zone),
                 "kind": "miss" if each.is_miss else "run",
                 "timer": each.timer,
                 "target": each.target,
                 "reason": each.reason,
-                "scheduled_at": None
-                if each.scheduled_us is None
-                else datetime_at(each.scheduled_us, zone).isoformat(),
+                "scheduled_at": time_of(each.scheduled_us, zone),
             }
             for each in simulation.happened
         ],

@@ -1,4 +1,4 @@
-"""`duly status`: the daemon at a glance, and whether all is well."""
+"""`duly status` and `duly services`: the daemon at a glance, and what each service is up to."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -6,11 +6,20 @@ from typing import Any
 
 import click
 
-from duly.cli.finding import daemon_options, place_of
-from duly.cli.refusals import printable
-from duly.cli.relative import length, relative_text
-from duly.cli.talking import Talk
-from duly.cli.words import counted
+from duly.cli.output import (
+    STATES,
+    Cell,
+    Column,
+    Row,
+    exit_text,
+    print_answer,
+    relative_text,
+    table,
+    terminal_width,
+)
+from duly.cli.proxy import DaemonProxy, daemon_options
+from duly.cli.timers import invalid_lines
+from duly.formatting import counted, length, printable
 
 _MOST_REASONS = 20
 
@@ -22,56 +31,50 @@ _ABSENT = {"down": "not running", "silent": "silent", "closed": "not yours to as
 @click.command("status")
 @click.option("--check", is_flag=True, help="End with 1 if something is wrong, 69 if the daemon is down.")
 @daemon_options
-def status(*, check: bool, config_path: str | None, socket_path: str | None, as_json: bool) -> None:
+def status(*, check: bool, daemon: DaemonProxy) -> None:
     """Show how the daemon is: its health, what it runs, what comes next, and where its files are.
 
     \b
         duly status
         duly status --check --json      # for the health check of a container
     """  # noqa: D301 (click's mark for lines to keep)
-    talk = Talk(place_of(config_path, socket_path, as_json=as_json), as_json=as_json)
-    told = talk.read("status")
-    if as_json:
-        talk.print_json(told)
-    else:
-        for line in lines(told):
-            click.echo(line)
-    if check and told["state"] in _ABSENT:
+    response = daemon.read("status")
+    print_answer(response, _status_lines(response))
+    if check and response["state"] in _ABSENT:
         raise click.exceptions.Exit(69)
-    if check and not told["health"]["ok"]:
+    if check and not response["health"]["ok"]:
         raise click.exceptions.Exit(1)
 
 
-def lines(told: dict[str, Any]) -> Iterator[str]:
-    """The status for people."""
-    yield f"{click.style('duly ' + told['version'], bold=True)}  {_state(told)}"
-    yield from _health(told["health"])
-    counts = told["counts"]
+def _status_lines(response: dict[str, Any]) -> Iterator[str]:
+    yield f"{click.style('duly ' + response['version'], bold=True)}  {_state(response)}"
+    yield from _health(response["health"])
+    counts = response["counts"]
     running = [f"{counts['services_running']} running"]
     if counts["services_failed"]:
         running.append(click.style(f"{counts['services_failed']} failed", fg="red"))
     yield f"  services   {counts['services']} ({', '.join(running)})"
-    yield f"  timers     {_timers(told)}"
+    yield f"  timers     {_timers(response)}"
     if counts["invalid"]:
         yield f"  invalid    {counted(counts['invalid'], 'entry', 'entries')}; see `duly check`"
     for name in ("config", "store", "socket"):
-        yield f"  {name:<10} {printable(told[name])}"
-    if told.get("dashboard"):
-        yield f"  dashboard  {printable(told['dashboard'])}"
+        yield f"  {name:<10} {printable(response[name])}"
+    if response.get("dashboard"):
+        yield f"  dashboard  {printable(response['dashboard'])}"
 
 
-def _state(told: dict[str, Any]) -> str:
-    if told["state"] in _ABSENT:
-        return click.style(_ABSENT[told["state"]], fg="red")
-    state = click.style(told["state"], fg="green" if told["state"] == "running" else "yellow")
-    return f"{state} for {length(told['uptime_s'] or 0)}, pid {told['pid']}"
+def _state(response: dict[str, Any]) -> str:
+    if response["state"] in _ABSENT:
+        return click.style(_ABSENT[response["state"]], fg="red")
+    state = click.style(response["state"], fg="green" if response["state"] == "running" else "yellow")
+    return f"{state} for {length(response['uptime_s'] or 0)}, pid {response['pid']}"
 
 
 def _health(health: dict[str, Any]) -> Iterator[str]:
-    warnings = health.get("warnings", [])  # of which an older daemon knows nothing
-    told = [click.style(counted(len(health["reasons"]), "problem"), fg="red")] if health["reasons"] else []
-    told += [click.style(counted(len(warnings), "warning"), fg="yellow")] if warnings else []
-    yield f"  health     {', '.join(told) or click.style('all is well', fg='green')}"
+    warnings = health.get("warnings", [])  # an older daemon sends none
+    summary = [click.style(counted(len(health["reasons"]), "problem"), fg="red")] if health["reasons"] else []
+    summary += [click.style(counted(len(warnings), "warning"), fg="yellow")] if warnings else []
+    yield f"  health     {', '.join(summary) or click.style('all is well', fg='green')}"
     everything = [*health["reasons"], *warnings]
     for reason in everything[:_MOST_REASONS]:
         yield f"             - {printable(reason)}"
@@ -79,12 +82,68 @@ def _health(health: dict[str, Any]) -> Iterator[str]:
         yield f"             and {left:,} more"
 
 
-def _timers(told: dict[str, Any]) -> str:
-    if told["timers"] == "disabled":
+def _timers(response: dict[str, Any]) -> str:
+    if response["timers"] == "disabled":
         return f"{click.style('off', fg='yellow')} (experimental; `duly timers` says how to switch them on)"
-    counts, coming = told["counts"], told["next_firing"]
+    counts, coming = response["counts"], response["next_firing"]
     said = f"{counts['timers']} ({counts['timers_running']} running)"
     if coming is None:
         return said
-    now = datetime.fromisoformat(told["at"])
+    now = datetime.fromisoformat(response["at"])
     return f"{said}; next: {printable(coming['timer'])} {relative_text(coming['at'], now)}"
+
+
+# --- `duly services` ---
+
+
+_COLUMNS = (
+    Column("id", "id", least=12),
+    Column("type", "type", rank=4),
+    Column("stage", "stage", rank=6, right=True),
+    Column("state", "state"),
+    Column("since", "since", rank=1),
+    Column("pid", "pid", rank=2, right=True),
+    Column("restarts", "restarts", rank=5, right=True),
+    Column("last", "last run", rank=3),
+    Column("exit", "exit", rank=3, right=True),
+    Column("reason", "why", rank=7, least=12),
+)
+
+
+@click.command("services")
+@daemon_options
+def services(*, daemon: DaemonProxy) -> None:
+    """List the services: what each is up to, since when, and how its last run ended.
+
+    \b
+        duly services
+        duly services --json | jq -r '.services[] | select(.state == "failed") | .id'
+    """  # noqa: D301 (click's mark for lines to keep)
+    response = daemon.read("services")
+    print_answer(response, _service_lines(response))
+
+
+def _service_lines(response: dict[str, Any]) -> Iterator[str]:
+    now, wide = datetime.fromisoformat(response["at"]), terminal_width()
+    if response["services"]:
+        yield from table(_COLUMNS, [_row(service, now) for service in response["services"]], wide)
+    else:
+        yield "No services."
+    yield from invalid_lines(response["invalid"], wide)
+
+
+def _row(service: dict[str, Any], now: datetime) -> Row:
+    run = service["last_run"]
+    state = service["state"] if service["enabled"] else "disabled"
+    return {
+        "id": Cell(service["id"], dim=not service["enabled"]),
+        "type": service["type"],
+        "stage": str(service["stage"]),
+        "state": Cell(state, STATES.get(state)),
+        "since": relative_text(service["since"], now),
+        "pid": "-" if service["pid"] is None else str(service["pid"]),
+        "restarts": str(service["restarts"]),
+        "last": "-" if run is None else relative_text(run["started_at"], now),
+        "exit": "-" if run is None else exit_text(run),
+        "reason": service["reason"] or "-",
+    }

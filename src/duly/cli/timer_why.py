@@ -1,9 +1,7 @@
 """The part of `duly why` that is about the timers of a daemon, from its history or from its store."""
 
-import json
 from collections.abc import Iterator
 from datetime import datetime, tzinfo
-from difflib import get_close_matches
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -11,148 +9,127 @@ import click
 import msgspec
 import tzlocal
 
-from duly.cli.finding import Failure, Place, default_config
-from duly.cli.offline import zone_of
-from duly.cli.refusals import printable
-from duly.cli.slots import Fired, Kind, Missed, Record, SlotAnswer, why, why_latest
-from duly.cli.talking import Talk, say_disabled
-from duly.config.errors import ConfigError
-from duly.config.schema import Timer
-from duly.instant import SECOND_US, Instant, datetime_at, instant_of
-from duly.timers.calendar import CalendarShelf
-from duly.timers.calendar import zone_of as zone_of_timer
+from duly.cli.output import print_answer, times_are_those_of
+from duly.cli.proxy import DaemonProxy, say_disabled
+from duly.cli.timers import timer_in
+from duly.config.schema import ConfigError, Timer, config_zone
+from duly.daemon.slots import SlotAnswer, SlotKind, TimerPast, why, why_latest
+from duly.daemon.views import run_json
+from duly.formatting import printable
+from duly.instant import SECOND_US, Instant, instant_of, time_of
+from duly.store.history import MissRow, RunRow
+from duly.timers.calendar import CalendarCache, zone_of
 from duly.verify.reasons.answers import Words, length_text
 
 _PAGE = 500
 _MOST_PAGES = 20
-_COLOURS = {Kind.FIRED: "green", Kind.MERGED: "yellow", Kind.MISSED: "red", Kind.PENDING: "yellow"}
+_COLOURS = {
+    SlotKind.FIRED: "green",
+    SlotKind.MERGED: "yellow",
+    SlotKind.MISSED: "red",
+    SlotKind.PENDING: "yellow",
+}
 
 
-def default_place_with(timer_id: str) -> Place | None:
-    """The configuration in the current directory, if it has a timer of that name."""
-    path = default_config()
-    if path is None:
-        return None
-    place = Place(path)
+def has_timer(daemon: DaemonProxy, timer_id: str) -> bool:
+    """Whether the file of a daemon has a timer of that name, valid or not."""
     try:
-        config = place.loaded()
+        config = daemon.loaded()
     except ConfigError:
-        return None
+        return False
     assert config is not None
-    named = {timer.id for timer in config.timers} | {bad.id for bad in config.invalid if bad.kind == "timer"}
-    return place if timer_id in named else None
+    invalid = {bad.id for bad in config.invalid if bad.is_of("timer")}
+    return timer_id in {timer.id for timer in config.timers} | invalid
 
 
-def why_timer(place: Place, timer_id: str, at: datetime | None, count: int | None, *, as_json: bool) -> None:
-    """Answer for a timer."""
-    talk = Talk(place, as_json=as_json)
-    record = _record(talk, timer_id, at)
+def why_timer(daemon: DaemonProxy, timer_id: str, at: datetime | None, count: int | None) -> None:
+    record = _record(daemon, timer_id, at)
     answers = [why(record, at)] if count is None else why_latest(record, count, at)
-    if as_json:
-        shown = [_as_dict(answer, record) for answer in answers]
-        facts = {
-            "timer": timer_id,
-            "source": "daemon" if record.is_live else "store",
-            "timezone": str(record.zone),
-            "next_run_at": _time(record.next_us, record.zone),
-        }
-        click.echo(json.dumps(facts | ({"answers": shown} if count is not None else shown[0]), indent=2))
-        return
-    for line in _lines(answers[0], record) if count is None else _table(answers, record):
-        click.echo(line)
+    shown = [_as_dict(answer, record) for answer in answers]
+    facts = {
+        "timer": timer_id,
+        "source": "daemon" if record.is_live else "store",
+        "timezone": str(record.zone),
+        "next_run_at": time_of(record.next_us, record.zone),
+    }
+    print_answer(
+        facts | ({"answers": shown} if count is not None else shown[0]),
+        _lines(answers[0], record) if count is None else _table(answers, record),
+        ensure_ascii=True,
+    )
 
 
-def _record(talk: Talk, timer_id: str, at: datetime | None) -> Record:
-    told = talk.read("timers")
-    if told["status"] == "disabled":
-        say_disabled(told["message"], as_json=talk.as_json)
-    state = next((timer for timer in told["timers"] if timer["id"] == timer_id), None)
-    if state is None:
-        raise _unknown(told, timer_id, as_json=talk.as_json)
-    timer, default = _definition(talk, timer_id)
-    zone = zone_of_timer(timer, default)
+def _record(daemon: DaemonProxy, timer_id: str, at: datetime | None) -> TimerPast:
+    response = daemon.read("timers")
+    if response["status"] == "disabled":
+        say_disabled(response["message"])
+    state = timer_in(response, timer_id)
+    timer, default = _definition(daemon, timer_id)
+    zone = zone_of(timer, default)
     since_us = None if at is None else instant_of(at if at.tzinfo is not None else at.replace(tzinfo=zone))
-    runs = _runs(talk, timer_id, since_us)
-    misses = talk.read("history", timer=timer_id, limit=1000)["misses"]
-    return Record(
+    runs = _runs(daemon, timer_id, since_us)
+    misses = daemon.read("history", timer=timer_id, limit=1000)["misses"]
+    return TimerPast(
         timer_id,
-        CalendarShelf(default).of(timer),
+        CalendarCache(default).of(timer),
         zone,
-        _instant(told["at"]) or 0,
+        _instant(response["at"]) or 0,
         _instant(state["registered_at"]),
         _instant(state["answered_until"]),
         runs,
-        [Missed(_instant(miss["at"]) or 0, miss["reason"]) for miss in misses],
-        is_live=not talk.is_down,
+        [MissRow(timer_id, _instant(miss["at"]) or 0, miss["reason"]) for miss in misses],
+        is_live=not daemon.is_down,
         schedule=state["schedule"],
         next_us=_instant(state["next_run_at"]),
     )
 
 
-def _definition(talk: Talk, timer_id: str) -> tuple[Timer, tzinfo]:
+def _definition(daemon: DaemonProxy, timer_id: str) -> tuple[Timer, tzinfo]:
     """The timer as the daemon runs it, or as its file has it; and the zone of those that give none."""
-    if talk.is_down:
-        config = talk.place.loaded()
+    if daemon.is_down:
+        config = daemon.loaded()
         assert config is not None
-        return next(timer for timer in config.timers if timer.id == timer_id), zone_of(config)
-    told = talk.read("definitions")
-    found = next(timer for timer in told["timers"] if timer["id"] == timer_id)
-    return msgspec.convert(found, Timer), _zone(told["timezone"])
-
-
-def _zone(name: str) -> tzinfo:
+        return next(timer for timer in config.timers if timer.id == timer_id), config_zone(config)
+    response = daemon.read("definitions")
+    found = next(timer for timer in response["timers"] if timer["id"] == timer_id)
+    zone: tzinfo
     try:
-        return ZoneInfo(name)
+        zone = ZoneInfo(response["timezone"])
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        return tzlocal.get_localzone()  # the daemon's host, which is ours, has a zone without a name
+        zone = tzlocal.get_localzone()  # the daemon's host, which is ours, has a zone without a name
+    return msgspec.convert(found, Timer), zone
 
 
-def _runs(talk: Talk, timer_id: str, since_us: Instant | None) -> list[Fired]:
+def _runs(daemon: DaemonProxy, timer_id: str, since_us: Instant | None) -> list[RunRow]:
     """The runs of a timer, newest first, back to before *since_us*."""
-    runs: list[Fired] = []
+    runs: dict[tuple[str | None, int], RunRow] = {}
     before: int | None = None
     for _ in range(_MOST_PAGES):
-        told = talk.read("history", timer=timer_id, limit=_PAGE, before=before)
-        runs += [_fired(run) for run in told["runs"]]
-        if not told["more"] or (since_us is not None and runs[-1].started_us < since_us):
+        response = daemon.read("history", timer=timer_id, limit=_PAGE, before=before)
+        # A run of another machine may be on two pages.
+        runs |= {(run.get("machine"), run["id"]): _row_of(run) for run in response["runs"]}
+        here = [_row_of(run) for run in response["runs"] if run.get("machine") is None]
+        if not response["more"] or not here or (since_us is not None and here[-1].started_us < since_us):
             break
-        before = runs[-1].id
-    return runs
+        before = here[-1].id
+    return list(runs.values())
 
 
-def _fired(run: dict[str, Any]) -> Fired:
-    started_us = _instant(run["started_at"])
-    assert started_us is not None
-    return Fired(
-        run["id"],
-        run["reason"],
-        started_us,
-        _instant(run["ended_at"]),
-        run["result"],
-        _instant(run["scheduled_at"]),
-        None if run["duration_s"] is None else round(run["duration_s"] * SECOND_US),
-    )
+def _row_of(run: dict[str, Any]) -> RunRow:
+    known: dict[str, Any] = {key: run[key] for key in ("id", "service", "timer", "reason", "result")}
+    known |= {f"{key}_us": _instant(run[f"{key}_at"]) for key in ("scheduled", "started", "ended")}
+    lasted_s = run["duration_s"]
+    return RunRow(**known, lasted_us=None if lasted_s is None else round(lasted_s * SECOND_US))
 
 
 def _instant(text: str | None) -> Instant | None:
     return None if text is None else instant_of(datetime.fromisoformat(text))
 
 
-def _unknown(told: dict[str, Any], timer_id: str, *, as_json: bool) -> Failure:
-    for bad in told["invalid"]:
-        if bad["id"] == timer_id:
-            message = f"timer {timer_id} is invalid: {bad['reason']}"
-            return Failure("invalid_configuration", message, exit_code=4, as_json=as_json, id=timer_id)
-    close = get_close_matches(timer_id[:100], [timer["id"] for timer in told["timers"]])
-    hint = f"did you mean {' or '.join(map(printable, close))}?" if close else ""
-    message = f"there is no timer {timer_id[:200]}"
-    return Failure("not_found", message, exit_code=3, as_json=as_json, hint=hint, id=timer_id, close=close)
-
-
 # --- the answer ---
 
 
-def _lines(answer: SlotAnswer, record: Record) -> Iterator[str]:
+def _lines(answer: SlotAnswer, record: TimerPast) -> Iterator[str]:
     words = Words(record.zone)
     yield click.style(printable(answer.sentence), bold=True)
     if answer.runs:
@@ -163,10 +140,10 @@ def _lines(answer: SlotAnswer, record: Record) -> Iterator[str]:
     yield ""
     if record.next_us is not None:
         yield f"Next: {words.time(record.next_us)}."
-    yield click.style(f"Times are those of {printable(str(record.zone))}.", dim=True)
+    yield times_are_those_of(str(record.zone))
 
 
-def _table(answers: list[SlotAnswer], record: Record) -> Iterator[str]:
+def _table(answers: list[SlotAnswer], record: TimerPast) -> Iterator[str]:
     words = Words(record.zone)
     if not answers:
         yield from _lines(why(record), record)
@@ -178,32 +155,23 @@ def _table(answers: list[SlotAnswer], record: Record) -> Iterator[str]:
         late = length_text(answer.late_us) if answer.late_us is not None else ""
         reason = answer.miss.reason if answer.miss else answer.run.reason if answer.run else ""
         yield f"{words.time(answer.slot_us)}  {kind}  {run:<12}  {late:<10}  {reason}".rstrip()
-    yield click.style(f"Times are those of {printable(str(record.zone))}.", dim=True)
+    yield times_are_those_of(str(record.zone))
 
 
-def _as_dict(answer: SlotAnswer, record: Record) -> dict[str, Any]:
+def _as_dict(answer: SlotAnswer, record: TimerPast) -> dict[str, Any]:
     zone = record.zone
+    miss = answer.miss
     return {
         "kind": str(answer.kind),
         "sentence": answer.sentence,
-        "slot": _time(answer.slot_us, zone),
+        "slot": time_of(answer.slot_us, zone),
         "run": _run_as_dict(answer.run, zone) if answer.run else None,
         "late_s": None if answer.late_us is None else answer.late_us / SECOND_US,
-        "miss": {"at": _time(answer.miss.at_us, zone), "reason": answer.miss.reason} if answer.miss else None,
+        "miss": {"at": time_of(miss.at_us, zone), "reason": miss.reason} if miss else None,
         "runs": [_run_as_dict(run, zone) for run in answer.runs],
     }
 
 
-def _run_as_dict(run: Fired, zone: tzinfo) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "reason": run.reason,
-        "started_at": _time(run.started_us, zone),
-        "ended_at": _time(run.ended_us, zone),
-        "result": run.result,
-        "scheduled_at": _time(run.scheduled_us, zone),
-    }
-
-
-def _time(at_us: Instant | None, zone: tzinfo) -> str | None:
-    return None if at_us is None else datetime_at(at_us, zone).isoformat()
+def _run_as_dict(run: RunRow, zone: tzinfo) -> dict[str, Any]:
+    shown = msgspec.structs.asdict(run_json(run, zone))
+    return {key: shown[key] for key in ("id", "reason", "started_at", "ended_at", "result", "scheduled_at")}

@@ -9,13 +9,11 @@ from typing import Any
 
 import click
 
-from duly.cli.completing import ids
-from duly.cli.finding import Failure, daemon_options, place_of
-from duly.cli.refusals import printable
-from duly.cli.relative import relative_text
-from duly.cli.tables import Cell, Column, Row, table, terminal_width
-from duly.cli.talking import Talk, say_disabled
-from duly.cli.words import counted, result_cell
+from duly.cli.completion import ids
+from duly.cli.options import unknown_timer
+from duly.cli.output import Cell, Column, Row, print_answer, relative_text, result_cell, table, terminal_width
+from duly.cli.proxy import DaemonProxy, daemon_options, say_disabled
+from duly.formatting import counted, printable
 
 _COLUMNS = (
     Column("id", "id", least=12),
@@ -28,7 +26,7 @@ _COLUMNS = (
     Column("missed", "last miss", rank=6, least=10),
     Column("schedule", "schedule", rank=7, least=16),
 )
-_MEMBER = Column("member", "held by", rank=2, least=10)
+_MEMBER = Column("member", "runs on", rank=2, least=10)
 _DETAILS = (
     ("fault", "does not run"),
     ("target", "target"),
@@ -46,7 +44,7 @@ _DETAILS = (
     ("retry_attempt", "retries so far"),
     ("retry_next_at", "next retry"),
     ("registered_at", "known since"),
-    ("member", "held by"),
+    ("member", "runs on"),
 )
 
 
@@ -54,14 +52,7 @@ _DETAILS = (
 @click.argument("timer_id", metavar="[TIMER]", required=False, shell_complete=ids("timers"))
 @click.option("--on/--off", "switch", default=None, help="Switch the timer subsystem of a running daemon.")
 @daemon_options
-def timers(
-    *,
-    timer_id: str | None,
-    switch: bool | None,
-    config_path: str | None,
-    socket_path: str | None,
-    as_json: bool,
-) -> None:
+def timers(*, timer_id: str | None, switch: bool | None, daemon: DaemonProxy) -> None:
     """List the timers, or show all about one TIMER.
 
     When each ran, when it runs next, how its last run ended, and why it last did not run.
@@ -72,40 +63,37 @@ def timers(
         duly timers --json | jq '.timers[] | select(.last_result != "success")'
         duly timers --on        # the subsystem is experimental, and off by default
     """  # noqa: D301 (click's mark for lines to keep)
-    talk = Talk(place_of(config_path, socket_path, as_json=as_json), as_json=as_json)
     if switch is not None:
-        done = talk.act("gate", on=switch)
-        talk.print_json(done) if as_json else click.echo(
-            f"The timer subsystem is {'on' if switch else 'off'}."
-        )
+        done = daemon.act("gate", on=switch)
+        print_answer(done, [f"The timer subsystem is {'on' if switch else 'off'}."])
         return
-    told = talk.read("timers")
-    if told["status"] == "disabled":
-        say_disabled(told["message"], as_json=as_json)
-    if timer_id is not None:
-        found = _one(told, timer_id, as_json=as_json)
-        talk.print_json(found) if as_json else click.echo("\n".join(_lines(found, _now(told))))
+    response = daemon.read("timers")
+    if response["status"] == "disabled":
+        say_disabled(response["message"])
+    if timer_id is None:
+        print_answer(response, _listed(response))
         return
-    if as_json:
-        talk.print_json(told)
-        return
-    for line in _listed(told):
-        click.echo(line)
+    timer = timer_in(response, timer_id)
+    print_answer(timer, _lines(timer, _now(response)))
 
 
-def _now(told: dict[str, Any]) -> datetime:
-    return datetime.fromisoformat(told["at"])
+def _now(response: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(response["at"])
 
 
-def _listed(told: dict[str, Any]) -> Iterator[str]:
-    if told["timers"]:
-        is_shared = any(timer["member"] for timer in told["timers"])
+def _listed(response: dict[str, Any]) -> Iterator[str]:
+    if response["timers"]:
+        is_shared = any(timer["member"] for timer in response["timers"])
         columns = (*_COLUMNS, _MEMBER) if is_shared else _COLUMNS
-        yield from table(columns, [_row(timer, _now(told)) for timer in told["timers"]], terminal_width())
+        yield from table(
+            columns, [_row(timer, _now(response)) for timer in response["timers"]], terminal_width()
+        )
     else:
         yield "No timers."
-    yield from _unreadable_lines([timer["fault"] for timer in told["timers"] if timer.get("fault")])
-    yield from invalid_lines(told["invalid"], terminal_width())
+    yield from _unreadable_lines([timer["fault"] for timer in response["timers"] if timer.get("fault")])
+    yield from invalid_lines(response["invalid"], terminal_width())
+    if response.get("fault"):
+        yield click.style(printable(f"Perhaps old: {response['fault']}"), "yellow")
 
 
 def _unreadable_lines(faults: list[str]) -> Iterator[str]:
@@ -141,20 +129,13 @@ def _row(timer: dict[str, Any], now: datetime) -> Row:
     }
 
 
-def _one(told: dict[str, Any], timer_id: str, *, as_json: bool) -> dict[str, Any]:
-    for timer in told["timers"]:
+def timer_in(response: dict[str, Any], timer_id: str) -> dict[str, Any]:
+    """One timer of an answer to "timers". Raises CommandError."""
+    for timer in response["timers"]:
         if timer["id"] == timer_id:
             return dict(timer)
-    for bad in told["invalid"]:
-        if bad["id"] == timer_id:
-            message = f"timer {timer_id} is invalid: {bad['reason']}"
-            raise Failure("invalid_configuration", message, exit_code=4, as_json=as_json, id=timer_id)
-    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake pays for it
-
-    close = get_close_matches(timer_id[:100], [timer["id"] for timer in told["timers"]])
-    hint = f"did you mean {' or '.join(map(printable, close))}?" if close else ""
-    message = f"there is no timer {timer_id[:200]}"
-    raise Failure("not_found", message, exit_code=3, as_json=as_json, hint=hint, id=timer_id, close=close)
+    known = [timer["id"] for timer in response["timers"]]
+    raise unknown_timer(timer_id, known, [(bad["id"], bad["reason"]) for bad in response["invalid"]])
 
 
 def _lines(timer: dict[str, Any], now: datetime) -> Iterator[str]:

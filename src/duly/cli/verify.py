@@ -19,26 +19,26 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from gzip import BadGzipFile, GzipFile
+from importlib.util import find_spec
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryFile
-from typing import Any, Protocol
+from typing import Any
 
 import click
 import msgspec
 
-from duly.cli.refusals import Refusal, printable
-from duly.verify.cluster import judged_together
+from duly.cli.output import CommandError, json_option, unreadable, wants_json
+from duly.formatting import printable
+from duly.verify.cluster import judged_timers, judged_together
 from duly.verify.foreign.table import CsvError, lines_from_csv
 from duly.verify.judge import judged
 from duly.verify.properties import Outcome
-from duly.verify.reporting.as_json import as_dict
 from duly.verify.reporting.cluster import cluster_pictures
-from duly.verify.reporting.page import page
-from duly.verify.reporting.report import Chain, Line, Report, Role, text_lines
+from duly.verify.reporting.report import Chain, Report, TextLine, TextRole, as_dict, text_lines
 from duly.verify.reporting.timeline import pictures
-from duly.verify.targets import accounted
+from duly.verify.targets import account_of
 from duly.verify.trace import Header, TraceError, header_of
 
 _LONGEST_LINE_BYTES = 1 << 26
@@ -46,26 +46,13 @@ _PROGRESS_FROM_BYTES = 20_000_000
 _PROGRESS_EVERY_LINES = 20_000
 _GZIP_MAGIC = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_STYLES: dict[Role, dict[str, Any]] = {
-    Role.GOOD: {"fg": "green"},
-    Role.BAD: {"fg": "red", "bold": True},
-    Role.UNSURE: {"fg": "yellow"},
-    Role.FAINT: {"dim": True},
-    Role.STRONG: {"bold": True},
+_STYLES: dict[TextRole, dict[str, Any]] = {
+    TextRole.GOOD: {"fg": "green"},
+    TextRole.BAD: {"fg": "red", "bold": True},
+    TextRole.UNSURE: {"fg": "yellow"},
+    TextRole.FAINT: {"dim": True},
+    TextRole.STRONG: {"bold": True},
 }
-
-
-class Source(Protocol):
-    """Something that can be read as a trace, as often as one likes."""
-
-    chain: Chain
-
-    @property
-    def is_rereadable(self) -> bool:
-        """Whether it can be read once more."""
-
-    def lines(self) -> Iterator[bytes]:
-        """Every line, from the first."""
 
 
 @dataclass(slots=True)
@@ -75,13 +62,17 @@ class Files:
     files: list[tuple[str, BufferedReader]]
     advance: Callable[[int], object] = lambda _: None
     chain: Chain = field(default_factory=Chain)
-    members: tuple[str | None, ...] = ()
-    """Of which member of a cluster each file is: empty if of none, None if that cannot be read."""
+    nodes: tuple[str | None, ...] = ()
+    """The node of a cluster that wrote each file: empty if none did, None if the header cannot be read."""
+    kind: str = "tasks"
+    """What the first is about. If another is about something else, the judge says so."""
+    is_of_tables: bool = False
+    """Whether it was made of CSV tables: then its lines are called events, and stand in no file."""
+    _was_read: bool = False
 
     @property
     def is_cluster(self) -> bool:
-        """Whether any of them is of a member."""
-        return any(self.members)
+        return any(self.nodes)
 
     @property
     def is_rereadable(self) -> bool:
@@ -90,12 +81,14 @@ class Files:
 
     def lines(self) -> Iterator[bytes]:
         """Every line of every file. Going back to the first is possible for files, and not for pipes."""
-        is_again, number = bool(self.chain.names), 0
-        self.chain = Chain()
+        is_again, self._was_read = self._was_read, True
+        self.chain = Chain(unit="event" if self.is_of_tables else "line")
+        number = 0
         for name, file in self.files:
             if is_again:
                 file.seek(0)
-            self.chain.begin(name, number + 1)
+            if not self.is_of_tables:
+                self.chain.begin(name, number + 1)
             first = last = b""
             for line in self._lines_of(file):
                 number += 1
@@ -132,32 +125,9 @@ def _unpacked(file: BufferedReader) -> BufferedIOBase:
     return GzipFile(fileobj=file) if file.peek(2).startswith(_GZIP_MAGIC) else file
 
 
-@dataclass(slots=True)
-class Tables:
-    """The CSV of runs and that of tasks, which become a trace on the way."""
-
-    runs: Path
-    tasks: Path
-    zone: str
-    since: str | None
-    until: str | None
-    chain: Chain = field(default_factory=lambda: Chain(unit="event"))
-    is_rereadable: bool = True
-    _lines: list[bytes] | None = None
-
-    def lines(self) -> Iterator[bytes]:
-        """The trace that the tables tell. It is kept: a table may be a pipe, which can be read only once."""
-        if self._lines is None:
-            with self.runs.open(newline="", encoding="utf-8") as runs:
-                with self.tasks.open(newline="", encoding="utf-8") as tasks:
-                    lines = lines_from_csv(runs, tasks, zone=self.zone, since=self.since, until=self.until)
-                self._lines = list(lines)
-        return iter(self._lines)
-
-
 @click.command("verify")
 @click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
-@click.option("--json", "as_json", is_flag=True, help="Answer with one JSON object.")
+@json_option
 @click.option("--html", "html", metavar="FILE", help="Also write a page with time lines to FILE.")
 @click.option("--targets", "is_matched", is_flag=True, help="Also match dues with runs; for clusters always.")
 @click.option("--csv-tasks", metavar="FILE", help="TRACE is a CSV of runs, and FILE one of their tasks.")
@@ -175,12 +145,11 @@ def verify(
     since: str | None,
     until: str | None,
     is_matched: bool,
-    as_json: bool,
 ) -> None:
     """Check a recorded trace against every property of the model.
 
     Several files are read one after the other, in the order given, as the parts of one trace: the oldest
-    first. Those of the members of a cluster are judged together; give those of all members. "-" is the
+    first. Those of the nodes of a cluster are judged together; give those of all nodes. "-" is the
     standard input; what is packed with gzip is unpacked.
 
         duly verify trace.jsonl.1 trace.jsonl --html page.html
@@ -194,43 +163,48 @@ def verify(
     there is no verdict.
     """
     options = {"--tz": zone_name, "--from": since, "--until": until}
-    with _internal_errors(traces, as_json=as_json):
-        with ExitStack() as stack, _refusals(as_json=as_json) as reading:
-            _refuse_overwriting(html, (*traces, *filter(None, [csv_tasks])), as_json=as_json)
-            if csv_tasks is None:
-                _refuse_without_tables(options, as_json=as_json)
-                files = _files(stack, traces, is_read_twice=is_matched or html is not None)
-                _refuse_empty(files, as_json=as_json)
-                _refuse_half_a_cluster(files, as_json=as_json)
-                reading.source = files
-            else:
-                reading.source = _tables(traces, csv_tasks, options, as_json=as_json)
-            report = _report(reading.source, is_matched=is_matched)
-            if html is not None:
-                draw = cluster_pictures if _is_cluster(reading.source) else pictures
-                drawn = draw(report, reading.source.lines())
-                Path(html).write_text(page(report, drawn), encoding="utf-8")
-        exit_code = report.exit_code if _is_printed(report, as_json=as_json) else 2
+    with _internal_errors(traces):
+        with ExitStack() as stack:
+            with _input_errors():
+                _refuse_overwriting(html, (*traces, *filter(None, [csv_tasks])))
+                if csv_tasks is None:
+                    given = next((name for name, value in options.items() if value is not None), None)
+                    if given is not None:  # a trace says its zone and its times itself
+                        message = f"{given} is for CSV only: give --csv-tasks too, or leave it out"
+                        raise CommandError("unused_option", message)
+                    files = _files(stack, traces, is_read_twice=is_matched or html is not None)
+                    _refuse_half_a_cluster(files)
+                else:
+                    files = _tables(stack, traces, csv_tasks, options)
+            with _input_errors(files):
+                report = _report(files, is_matched=is_matched)
+                if html is not None:
+                    draw = cluster_pictures if files.is_cluster else pictures
+                    drawn = draw(report, files.lines())
+                    from duly.verify.reporting.page import page  # noqa: PLC0415 (it needs an extra)
+
+                    Path(html).write_text(page(report, drawn), encoding="utf-8")
+        exit_code = report.exit_code if _is_printed(report) else 2
     ctx.exit(exit_code)
 
 
-class CheckerError(Refusal):
+class CheckerError(CommandError):
     """The checker itself failed. There is no verdict, so the exit code is none of those of a verdict."""
 
     exit_code = 70
 
-    def __init__(self, traces: tuple[str, ...], error: BaseException, *, as_json: bool) -> None:
+    def __init__(self, traces: tuple[str, ...], error: BaseException) -> None:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(frame.filename).name}, line {frame.lineno}"
         said = " ".join(str(error).split())[:200]
         what = f"{type(error).__name__}: {said}" if said else type(error).__name__
         names = ", ".join(f'"{name}"' for name in traces)
         message = f"duly failed on {names} ({what}; {place}); that is a fault of duly, and no verdict"
-        super().__init__("internal_error", message, facts={}, lines=[], as_json=as_json)
+        super().__init__("internal_error", message, exit_code=self.exit_code)
 
 
 @contextmanager
-def _internal_errors(traces: tuple[str, ...], *, as_json: bool) -> Iterator[None]:
+def _internal_errors(traces: tuple[str, ...]) -> Iterator[None]:
     """Turn what nobody expected into exit code 70; the 1 of Python, or of click's Abort, says "violated"."""
     try:
         yield
@@ -239,7 +213,7 @@ def _internal_errors(traces: tuple[str, ...], *, as_json: bool) -> Iterator[None
     except KeyboardInterrupt:
         raise click.exceptions.Exit(130) from None  # as shells do it: 128 and the signal
     except Exception as error:  # MemoryError and RecursionError are among these
-        raise CheckerError(traces, error, as_json=as_json) from error
+        raise CheckerError(traces, error) from error
 
 
 def _is_foreign(header: Header | None) -> bool:
@@ -247,23 +221,20 @@ def _is_foreign(header: Header | None) -> bool:
     return header is not None and header.first_due == "after"
 
 
-def _is_cluster(source: Source) -> bool:
-    return isinstance(source, Files) and source.is_cluster
-
-
-def _report(source: Source, *, is_matched: bool) -> Report:
-    """Judge it, by itself or with the other members of its cluster, and *is_matched* see to its targets."""
-    is_cluster = _is_cluster(source)
-    outcome, header = _judged(source, judged_together if is_cluster else judged)
+def _report(source: Files, *, is_matched: bool) -> Report:
+    """Judge it, by itself or with the other nodes of its cluster, and *is_matched* see to its targets."""
+    is_cluster, is_of_timers = source.is_cluster, source.kind == "timers"
+    judge = judged_timers if is_of_timers else judged_together if is_cluster else judged
+    outcome, header = _judged(source, judge)
     account = None
-    is_wanted = is_matched or is_cluster or _is_foreign(header)
+    is_wanted = (is_matched or is_cluster or _is_foreign(header)) and not is_of_timers
     is_whole = not outcome.fault_count and not outcome.gaps and not outcome.is_partial
     if is_wanted and source.is_rereadable and is_whole:
-        account = accounted(source.lines())
+        account = account_of(source.lines())
     return Report(outcome, header, source.chain, account)
 
 
-def _judged(source: Source, judge: Callable[[Iterator[bytes]], Outcome]) -> tuple[Outcome, Header]:
+def _judged(source: Files, judge: Callable[[Iterator[bytes]], Outcome]) -> tuple[Outcome, Header]:
     """The outcome and the header. That is caught on its way to the judge, who keeps it to himself."""
     firsts: list[bytes] = []
 
@@ -280,10 +251,10 @@ def _judged(source: Source, judge: Callable[[Iterator[bytes]], Outcome]) -> tupl
     return outcome, header_of(1, firsts[0].removeprefix(_BYTE_ORDER_MARK))
 
 
-def _is_printed(report: Report, *, as_json: bool) -> bool:
+def _is_printed(report: Report) -> bool:
     """Print the report. Whether that was possible."""
     try:
-        if as_json:
+        if wants_json():
             click.echo(json.dumps(as_dict(report), indent=2))
         else:
             for line in text_lines(report):
@@ -296,28 +267,31 @@ def _is_printed(report: Report, *, as_json: bool) -> bool:
     return True
 
 
-def _painted(line: Line) -> str:
+def _painted(line: TextLine) -> str:
     pieces = ((printable(piece.text), _STYLES.get(piece.role)) for piece in line)
     return "".join(click.style(text, **style) if style else text for text, style in pieces)
 
 
 def _files(stack: ExitStack, names: tuple[str, ...], *, is_read_twice: bool) -> Files:
-    files, members = [], []
+    files, nodes, kinds = [], [], []
     for name in names:
-        file = _opened(stack, name)
+        file = opened(stack, name)
+        if not file.peek(1):  # no recorder leaves an empty file, so what was in it is lost
+            raise CommandError("not_a_trace", f'"{name}" is empty; a trace begins with a Header')
         header = _header_at(file)
         if is_read_twice or _is_foreign(header):
             file = _rereadable(stack, file)
         files.append((name, file))
-        members.append(header.member if header is not None else None)
-    # The parts of each member stand together, in the order given.
-    order = sorted(range(len(files)), key=lambda index: members.index(members[index]))
-    files, members = [files[index] for index in order], [members[index] for index in order]
-    total = sum(_size(file) for _, file in files)
+        nodes.append(header.node if header is not None else None)
+        kinds.append(header.kind if header is not None else "tasks")
+    # The parts of each node stand together, in the order given.
+    order = sorted(range(len(files)), key=lambda index: nodes.index(nodes[index]))
+    files, nodes = [files[index] for index in order], [nodes[index] for index in order]
+    total = sum(os.fstat(file.fileno()).st_size for _, file in files)
     if total < _PROGRESS_FROM_BYTES or not sys.stderr.isatty():
-        return Files(files, members=tuple(members))
+        return Files(files, nodes=tuple(nodes), kind=kinds[0])
     bar = stack.enter_context(click.progressbar(length=total, label="reading", file=sys.stderr))
-    return Files(files, advance=bar.update, members=tuple(members))
+    return Files(files, advance=bar.update, nodes=tuple(nodes), kind=kinds[0])
 
 
 def _header_at(file: BufferedReader) -> Header | None:
@@ -336,8 +310,14 @@ def _header_at(file: BufferedReader) -> Header | None:
         return None
 
 
-def _opened(stack: ExitStack, name: str) -> BufferedReader:
-    return _standard_input() if name == "-" else stack.enter_context(Path(name).open("rb"))
+def opened(stack: ExitStack, name: str) -> BufferedReader:
+    """The file of that name; "-" is the standard input."""
+    if name != "-":
+        return stack.enter_context(Path(name).open("rb"))
+    if sys.stdin is None:
+        raise OSError(errno.EBADF, "the standard input is closed", "-")
+    assert isinstance(sys.stdin.buffer, BufferedReader)
+    return sys.stdin.buffer
 
 
 def _rereadable(stack: ExitStack, binary: BufferedReader) -> BufferedReader:
@@ -350,110 +330,71 @@ def _rereadable(stack: ExitStack, binary: BufferedReader) -> BufferedReader:
     return BufferedReader(copy)
 
 
-def _standard_input() -> BufferedReader:
-    if sys.stdin is None:
-        raise OSError(errno.EBADF, "the standard input is closed", "-")
-    assert isinstance(sys.stdin.buffer, BufferedReader)
-    return sys.stdin.buffer
-
-
-def _size(file: BufferedReader) -> int:
-    return os.fstat(file.fileno()).st_size
-
-
-def _tables(traces: tuple[str, ...], tasks: str, options: dict[str, str | None], *, as_json: bool) -> Tables:
+def _tables(
+    stack: ExitStack, traces: tuple[str, ...], tasks_name: str, options: dict[str, str | None]
+) -> Files:
+    """The trace that a CSV of runs and one of tasks tell. It is kept in a file: a table may be a pipe."""
     zone = options["--tz"]
     if zone is None:
-        raise _refused(
-            "missing_option", "--csv-tasks needs --tz, such as --tz Europe/Berlin", as_json=as_json
-        )
+        raise CommandError("missing_option", "--csv-tasks needs --tz, such as --tz Europe/Berlin")
     if len(traces) != 1:
-        raise _refused(
-            "too_many_files", "with --csv-tasks give one CSV of runs; put the rows together", as_json=as_json
-        )
-    return Tables(Path(traces[0]), Path(tasks), zone, options["--from"], options["--until"])
+        raise CommandError("too_many_files", "with --csv-tasks give one CSV of runs; put the rows together")
+    with (
+        Path(traces[0]).open(newline="", encoding="utf-8") as runs,
+        Path(tasks_name).open(newline="", encoding="utf-8") as tasks,
+    ):
+        lines = lines_from_csv(runs, tasks, zone=zone, since=options["--from"], until=options["--until"])
+        copy = stack.enter_context(TemporaryFile(buffering=0))  # noqa: SIM115
+        copy.write(b"".join(lines))
+    copy.seek(0)
+    return Files([(traces[0], BufferedReader(copy))], is_of_tables=True)
 
 
-def _refuse_half_a_cluster(files: Files, *, as_json: bool) -> None:
-    """Traces of members go with those of members."""
+def _refuse_half_a_cluster(files: Files) -> None:
+    """Traces of nodes go with those of nodes."""
     if not files.is_cluster:
         return
-    if "" in files.members:
-        name = files.files[files.members.index("")][0]
-        message = f'"{name}" is not of a member of a cluster, and another file is; verify them apart'
-        raise _refused("mixed_traces", message, as_json=as_json)
+    if "" in files.nodes:
+        name = files.files[files.nodes.index("")][0]
+        message = f'"{name}" is not of a node of a cluster, and another file is; verify them apart'
+        raise CommandError("mixed_traces", message)
     if not all(file.seekable() for _, file in files.files):
         message = "the traces of a cluster are read twice; give files, not a pipe"
-        raise _refused("unreadable", message, as_json=as_json)
+        raise CommandError("unreadable", message)
 
 
-def _refuse_empty(files: Files, *, as_json: bool) -> None:
-    """No recorder leaves an empty file, so what was in it is lost, whatever the others say."""
-    for name, file in files.files:
-        if not file.peek(1):
-            message = f'"{name}" is empty; a trace begins with a Header'
-            raise _refused("not_a_trace", message, as_json=as_json)
-
-
-def _refuse_without_tables(options: dict[str, str | None], *, as_json: bool) -> None:
-    """A trace says its zone and its times itself."""
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        message = f"{given[0]} is for CSV only: give --csv-tasks too, or leave it out"
-        raise _refused("unused_option", message, as_json=as_json)
-
-
-def _refuse_overwriting(html: str | None, inputs: tuple[str, ...], *, as_json: bool) -> None:
+def _refuse_overwriting(html: str | None, inputs: tuple[str, ...]) -> None:
     """A page must not be written over what it tells of, nor fail after minutes of reading."""
     if html is None:
         return
     target = Path(html)
     if target.exists() and any(os.path.exists(name) and target.samefile(name) for name in inputs):  # noqa: PTH110 ("-")
         message = f'--html would overwrite "{html}", which is to be read; choose another name'
-        raise _refused("would_overwrite", message, as_json=as_json)
+        raise CommandError("would_overwrite", message)
     if target.is_dir() or not target.parent.is_dir():
         message = f'--html cannot write "{html}": choose a file in a folder that exists'
-        raise _refused("unwritable", message, as_json=as_json)
-
-
-@dataclass(slots=True)
-class _Reading:
-    """What is being read, for those who have to complain about it."""
-
-    source: Source | None = None
-
-    @property
-    def name(self) -> str:
-        """The file that was read last."""
-        names = self.source.chain.names if self.source else []
-        return f'"{names[-1]}"' if names else "the input"
-
-    def words(self, line: int) -> str:
-        """Where a line stands."""
-        if self.source is None or not self.source.chain.names:
-            return f"line {line}"
-        place = self.source.chain.place(line)
-        return f'"{place.file}", line {place.line}'
+        raise CommandError("unwritable", message)
+    if find_spec("jinja2") is None:
+        raise CommandError("unwritable", "--html needs jinja2: pip install 'duly[web]'")
 
 
 @contextmanager
-def _refusals(*, as_json: bool) -> Iterator[_Reading]:
-    """Whatever is wrong with the input becomes a refusal that says what."""
-    reading = _Reading()
+def _input_errors(files: Files | None = None) -> Iterator[None]:
+    """Whatever is wrong with the input becomes an error that says what, and where in *files*."""
     try:
-        yield reading
+        yield
     except TraceError as error:
-        message = f"{reading.words(error.line)}: {error.reason}"
-        raise _refused("not_a_trace", message, as_json=as_json, line=error.line) from error
+        where = f"line {error.line}"
+        if files is not None and files.chain.names:
+            place = files.chain.place(error.line)
+            where = f'"{place.file}", line {place.line}'
+        message = f"{where}: {error.reason}"
+        raise CommandError("not_a_trace", message, facts={"line": error.line}) from error
     except CsvError as error:
-        raise _refused("bad_table", str(error), as_json=as_json, line=error.line) from error
+        raise CommandError("bad_table", str(error), facts={"line": error.line}) from error
     except (EOFError, zlib.error, BadGzipFile) as error:
-        message = f"{reading.name} is packed with gzip and cannot be unpacked to its end: {error}"
-        raise _refused("unreadable", message, as_json=as_json) from error
+        name = f'"{files.chain.names[-1]}"' if files is not None and files.chain.names else "the input"
+        message = f"{name} is packed with gzip and cannot be unpacked to its end: {error}"
+        raise CommandError("unreadable", message) from error
     except OSError as error:
-        about = f'"{error.filename}": ' if error.filename is not None else ""
-        raise _refused("unreadable", f"{about}{error.strerror or error}", as_json=as_json) from error
-
-
-def _refused(code: str, message: str, *, as_json: bool, **facts: Any) -> Refusal:
-    return Refusal(code, message, facts=facts, lines=[], as_json=as_json)
+        raise unreadable(error) from error

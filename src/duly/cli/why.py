@@ -5,33 +5,31 @@ it is changed, and a scheduler may be at work on it meanwhile. One sentence for 
 started in that minute and why.
 """
 
-import json
-import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, tzinfo
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from duly.cli.asking import zone_called
-from duly.cli.finding import Place, config_option, default_config, place_of, store_file
-from duly.cli.refusals import Refusal, printable, refused_time
-from duly.cli.remembered import Memory
-from duly.cli.verify import Files
+from duly.cli.options import config_option, default_config, moment_of, refused_time, store_file, zone_called
+from duly.cli.output import CommandError, json_option, print_answer, times_are_those_of, unreadable
+from duly.cli.proxy import DaemonProxy
+from duly.cli.task_memory import TaskMemory
+from duly.cli.verify import Files, opened
 from duly.clock import HostClock
 from duly.core.record import COLUMNS, task_from
-from duly.core.schedule import Schedule
-from duly.cron import CronExpression
+from duly.core.timetable import Timetables
+from duly.core.timing import in_words, is_plain
 from duly.errors import SchedulerError
+from duly.formatting import printable, suggestion
 from duly.places import without_secrets
 from duly.store.reading import records_in
 from duly.verify.dues import face_at, instant_us
 from duly.verify.reasons.answers import Answer, Kind, UnknownTaskError, Words, length_text, run_text
-from duly.verify.reasons.arrivals import MOST_COUNTED, Run
+from duly.verify.reasons.chronicle import MOST_COUNTED, TracedRun
 from duly.verify.reasons.why import why as why_in_trace
 from duly.verify.reasons.why import why_latest
 from duly.verify.trace import Trace, TraceError, zone_of
@@ -47,7 +45,7 @@ _COLOURS = {
 }
 
 
-class Told(NamedTuple):
+class WhyAnswers(NamedTuple):
     """The answers, and by whose clocks their times are."""
 
     answers: list[Answer]
@@ -69,7 +67,7 @@ class Told(NamedTuple):
 @click.option("-n", "--count", type=click.IntRange(1, 10_000), help="List the answers for the N latest dues.")
 @config_option
 @click.option("--socket", "socket_path", metavar="PATH", envvar="DULY_SOCKET", help="The daemon's socket.")
-@click.option("--json", "as_json", is_flag=True, help="Answer with one JSON object.")
+@json_option
 def why(
     *,
     task: str,
@@ -81,7 +79,6 @@ def why(
     count: int | None,
     config_path: str | None,
     socket_path: str | None,
-    as_json: bool,
 ) -> None:
     """Say why the timer or task NAME ran, or did not run, at a given minute.
 
@@ -98,65 +95,60 @@ def why(
     there is one; else about a task, and trace.jsonl is read, or else state.db.
     """  # noqa: D301 (click's mark for lines to keep)
     if not traces and store is None and not more_traces:
-        place = _place_of_timer(task, config_path, socket_path, as_json=as_json)
-        if place is not None:
-            _answer_for_timer(place, task, at_text, zone_name, count=count, as_json=as_json)
+        daemon = _daemon_of_timer(task, config_path, socket_path)
+        if daemon is not None:
+            if zone_name is not None:
+                message = "--tz is for --store only: a timer's zone is in its configuration"
+                raise CommandError("unused_option", message)
+            from duly.cli.timer_why import why_timer  # noqa: PLC0415 - not for tasks
+
+            why_timer(daemon, task, _moment(at_text), count)
             return
-    files, store = _sources((*traces, *(more_traces if traces else ())), store, more_traces, as_json=as_json)
-    at = _moment(at_text, as_json=as_json)
-    file = None if store is None else store_file(store, as_json=as_json)
-    with _refusals(as_json=as_json):
+    files, store = _sources((*traces, *(more_traces if traces else ())), store, more_traces)
+    at = _moment(at_text)
+    file = None if store is None else store_file(store)
+    with _refusals():
         if file is None:
             if zone_name is not None:
-                raise _refused(
-                    "unused_option", "--tz is for --store only: a trace says its zone", as_json=as_json
-                )
-            told = _from_trace(files, task, at, count)
+                raise CommandError("unused_option", "--tz is for --store only: a trace says its zone")
+            result = _from_trace(files, task, at, count)
         else:
-            told = _from_store(file, task, at, count, zone_called(zone_name, as_json=as_json))
-    _print(told, is_list=count is not None, as_json=as_json)
+            result = _from_store(file, task, at, count, zone_called(zone_name))
+    shown = [_as_dict(answer, result.zone) for answer in result.answers]
+    print_answer(
+        {"timezone": result.zone_name} | ({"answers": shown} if count is not None else shown[0]),
+        _table(result) if count is not None else _lines(result.answers[0], result),
+        ensure_ascii=True,
+    )
 
 
-def _place_of_timer(
-    name: str, config_path: str | None, socket_path: str | None, *, as_json: bool
-) -> Place | None:
-    """Where the daemon is that it is about; None if it is about a task."""
+def _daemon_of_timer(name: str, config_path: str | None, socket_path: str | None) -> DaemonProxy | None:
+    """The daemon that it is about; None if it is about a task."""
+    daemon = DaemonProxy(config_path, socket_path)
     if config_path is not None or socket_path is not None:
-        return place_of(config_path, socket_path, as_json=as_json)
-    path = default_config()
-    if path is None:
+        return daemon
+    if default_config() is None:
         return None
     if not Path(_DEFAULT_TRACE).exists() and not Path(_DEFAULT_STORE).exists():
-        return Place(path)  # nothing here knows of tasks
-    from duly.cli.timer_why import default_place_with  # noqa: PLC0415 - not for tasks
+        return daemon  # nothing here knows of tasks
+    from duly.cli.timer_why import has_timer  # noqa: PLC0415 - not for tasks
 
-    return default_place_with(name)
-
-
-def _answer_for_timer(
-    place: Place, name: str, at_text: str | None, zone_name: str | None, *, count: int | None, as_json: bool
-) -> None:
-    if zone_name is not None:
-        message = "--tz is for --store only: a timer's zone is in its configuration"
-        raise _refused("unused_option", message, as_json=as_json)
-    from duly.cli.timer_why import why_timer  # noqa: PLC0415 - not for tasks
-
-    why_timer(place, name, _moment(at_text, as_json=as_json), count, as_json=as_json)
+    return daemon if has_timer(daemon, name) else None
 
 
 # --- what is asked ---
 
 
 def _sources(
-    traces: tuple[str, ...], store: str | None, more: tuple[str, ...], *, as_json: bool
+    traces: tuple[str, ...], store: str | None, more: tuple[str, ...]
 ) -> tuple[tuple[str, ...], str | None]:
     """Which files to read: those given, or what lies in the current directory."""
     if more and not traces:
         word = without_secrets(more[0])
         message = f'"{word}" is one word too many; files come after --trace, and a name with spaces in quotes'
-        raise _refused("too_many_words", message, as_json=as_json)
+        raise CommandError("too_many_words", message)
     if traces and store is not None:
-        raise _refused("two_sources", "give --trace or --store, not both", as_json=as_json)
+        raise CommandError("two_sources", "give --trace or --store, not both")
     if traces or store is not None:
         return traces, store
     if Path(_DEFAULT_TRACE).exists():
@@ -167,96 +159,68 @@ def _sources(
         f"there is neither {_DEFAULT_TRACE} nor {_DEFAULT_STORE} here; "
         "give a recorded trace with --trace FILE, or a store with --store FILE"
     )
-    raise _refused("no_source", message, as_json=as_json)
+    raise CommandError("no_source", message)
 
 
-def _moment(text: str | None, *, as_json: bool) -> datetime | None:
+def _moment(text: str | None) -> datetime | None:
     if text is None:
         return None
-    try:
-        moment = datetime.fromisoformat(text.strip())
-        # Two days inside what datetime can hold, so that no zone's offset overflows it.
-        if not datetime(1, 1, 3) <= moment.replace(tzinfo=None) <= datetime(9999, 12, 29):  # noqa: DTZ001 (faces)
-            raise refused_time(text, as_json=as_json)
-    except ValueError as error:
-        raise refused_time(text, as_json=as_json) from error
+    moment = moment_of(text)
+    # Two days inside what datetime can hold, so that no zone's offset overflows it.
+    if not datetime(1, 1, 3) <= moment.replace(tzinfo=None) <= datetime(9999, 12, 29):  # noqa: DTZ001 (faces)
+        raise refused_time(text)
     return moment
 
 
-def _from_trace(names: tuple[str, ...], task: str, at: datetime | None, count: int | None) -> Told:
+def _from_trace(names: tuple[str, ...], task: str, at: datetime | None, count: int | None) -> WhyAnswers:
     with ExitStack() as stack:
-        trace = Trace(Files([(name, _opened(stack, name)) for name in names]).lines())
+        trace = Trace(Files([(name, opened(stack, name)) for name in names]).lines())
         answers = [why_in_trace(trace, task, at)] if count is None else why_latest(trace, task, count, at)
-    return Told(answers, zone_of(trace.header.tz), trace.header.tz)
+    return WhyAnswers(answers, zone_of(trace.header.tz), trace.header.tz)
 
 
-def _opened(stack: ExitStack, name: str) -> BufferedReader:
-    if name != "-":
-        return stack.enter_context(Path(name).open("rb"))
-    binary: Any = sys.stdin.buffer
-    return binary if isinstance(binary, BufferedReader) else BufferedReader(binary)
-
-
-def _from_store(path: Path, name: str, at: datetime | None, count: int | None, zone: tzinfo) -> Told:
+def _from_store(path: Path, name: str, at: datetime | None, count: int | None, zone: tzinfo) -> WhyAnswers:
     records = records_in(path)
     index = COLUMNS.index("name")
     record = next((record for record in records if record[index] == name), None)
     if record is None:
         raise UnknownTaskError(name, [str(record[index]) for record in records])
-    task = task_from(record, lambda text: Schedule(CronExpression.parse(text), zone))
-    memory = Memory(task, zone, instant_us(HostClock().now()))
-    return Told([memory.why(at)] if count is None else memory.why_latest(count, at), zone, str(zone))
+    task = task_from(record, Timetables(zone).of)
+    if not is_plain(text := task.schedule.text):
+        message = f'{printable(name)} is due "{text}"; why answers only for cron texts'
+        raise CommandError("not_cron", message, hint=in_words(text))
+    memory = TaskMemory(task, zone, instant_us(HostClock().now()))
+    return WhyAnswers([memory.why(at)] if count is None else memory.why_latest(count, at), zone, str(zone))
 
 
 @contextmanager
-def _refusals(*, as_json: bool) -> Iterator[None]:
-    """Whatever is wrong with the input becomes a refusal that says what."""
+def _refusals() -> Iterator[None]:
+    """Whatever is wrong with the input becomes an error that says what."""
     try:
         yield
     except UnknownTaskError as error:
-        raise _unknown(error, as_json=as_json) from error
+        raise CommandError(
+            "unknown_task",
+            f'there is no task "{error.task[:200]}" in it',
+            hint=suggestion(error.close),
+            facts={"task": error.task, "close": error.close},
+        ) from error
     except TraceError as error:
-        raise _refused("not_a_trace", str(error), as_json=as_json, line=error.line) from error
+        raise CommandError("not_a_trace", str(error), facts={"line": error.line}) from error
     except SchedulerError as error:
-        raise _refused("unreadable", error.message, as_json=as_json) from error
+        raise CommandError("unreadable", error.message) from error
     except (EOFError, zlib.error) as error:
         message = f"a file packed with gzip cannot be unpacked to its end: {error}"
-        raise _refused("unreadable", message, as_json=as_json) from error
+        raise CommandError("unreadable", message) from error
     except OSError as error:
-        about = f'"{error.filename}": ' if error.filename is not None else ""
-        raise _refused("unreadable", f"{about}{error.strerror or error}", as_json=as_json) from error
-
-
-def _unknown(error: UnknownTaskError, *, as_json: bool) -> Refusal:
-    close = [printable(name) for name in error.close]
-    return Refusal(
-        "unknown_task",
-        f'there is no task "{error.task[:200]}" in it',
-        facts={"task": error.task, "close": error.close},
-        lines=["", f"did you mean {' or '.join(close)}?"] if close else [],
-        as_json=as_json,
-    )
-
-
-def _refused(code: str, message: str, *, as_json: bool, **facts: Any) -> Refusal:
-    return Refusal(code, message, facts=facts, lines=[], as_json=as_json)
+        raise unreadable(error) from error
 
 
 # --- the answer ---
 
 
-def _print(told: Told, *, is_list: bool, as_json: bool) -> None:
-    if as_json:
-        shown = [_as_dict(answer, told.zone) for answer in told.answers]
-        facts = {"timezone": told.zone_name}
-        click.echo(json.dumps(facts | ({"answers": shown} if is_list else shown[0]), indent=2))
-        return
-    for line in _table(told) if is_list else _lines(told.answers[0], told):
-        click.echo(line)
-
-
-def _lines(answer: Answer, told: Told) -> Iterator[str]:
-    words = Words(told.zone)
+def _lines(answer: Answer, result: WhyAnswers) -> Iterator[str]:
+    words = Words(result.zone)
     yield click.style(printable(answer.sentence), bold=True)
     for detail in answer.details:
         yield printable(detail)
@@ -271,30 +235,27 @@ def _lines(answer: Answer, told: Told) -> Iterator[str]:
         yield "The run that answered it:"
         yield f"  {_run_line(answer.run, answer, words)}"
     yield ""
-    yield click.style(f"Times are those of {printable(told.zone_name)}.", dim=True)
+    yield times_are_those_of(result.zone_name)
 
 
-def _run_line(run: Run, answer: Answer, words: Words) -> str:
+def _run_line(run: TracedRun, answer: Answer, words: Words) -> str:
     if not answer.is_from_store:
         return f"{words.time(run.started_us)}  {run_text(run, words)}"
     lasted = f" after {length_text(run.ended_us - run.started_us)}" if run.ended_us is not None else ""
     return f"{words.time(run.started_us)}  {run.ending}{lasted}; why it started, a store does not tell"
 
 
-def _table(told: Told) -> Iterator[str]:
+def _table(result: WhyAnswers) -> Iterator[str]:
     """One line for each due."""
-    words = Words(told.zone)
-    for answer in told.answers:
+    words = Words(result.zone)
+    for answer in result.answers:
         assert answer.minute_us is not None
         kind = f"{answer.kind}{'?' if answer.is_perhaps else ''}"
         run = f"{words.clock(answer.run.started_us, answer.minute_us)}" if answer.run else ""
         late = length_text(answer.late_us) if answer.late_us is not None else ""
         coloured = click.style(f"{kind:<10}", fg=_COLOURS[answer.kind])
         yield f"{words.time(answer.minute_us)}  {coloured}  {run:<23}  {late:<10}  {answer.reason}".rstrip()
-    if not told.answers:
-        yield "no dues"
-    else:
-        yield click.style(f"Times are those of {printable(told.zone_name)}.", dim=True)
+    yield times_are_those_of(result.zone_name) if result.answers else "no dues"
 
 
 def _as_dict(answer: Answer, zone: tzinfo) -> dict[str, Any]:
@@ -318,7 +279,7 @@ def _as_dict(answer: Answer, zone: tzinfo) -> dict[str, Any]:
     }
 
 
-def _run_as_dict(run: Run, zone: tzinfo) -> dict[str, Any]:
+def _run_as_dict(run: TracedRun, zone: tzinfo) -> dict[str, Any]:
     return {
         "started": _time(run.started_us, zone),
         "ended": _time(run.ended_us, zone),

@@ -1,58 +1,59 @@
-"""Copying: the tasks of a store of one scheduler to an empty board, read back and compared."""
+"""Copying: the tasks of a store of one scheduler to an empty namespace, read back and compared."""
 
 import uuid
-from collections.abc import Sequence
-from datetime import UTC
+from datetime import tzinfo
 
-from duly.cluster.identity import drawn
-from duly.core.record import record_of, task_from
-from duly.core.schedule import Schedules
-from duly.core.task import Task
+from duly.cluster.postgres import PostgresStore
+from duly.cluster.store import Link, stored_rows
+from duly.cluster.table import Put, ReadDigest, ReadNodes, Reconcile, hash_of, row_name
+from duly.cluster.tasks import TaskCodec, definition_of
+from duly.core.record import task_from
+from duly.core.task import Task, cut_off, wakes_us
+from duly.core.timetable import Timetables
 from duly.errors import StoreError
-from duly.instant import Instant
-from duly.store import Board, Store
-from duly.store.board import Change, Row, Stored
+from duly.instant import zone_key
+from duly.store import Store
 
 
-async def copied(source: Store, board: Board) -> int:
-    """Copy all tasks with their history; how many there were. *source* is held meanwhile, and not changed.
+async def copied(source: Store, target: PostgresStore, zone: tzinfo) -> int:
+    """Copy all tasks with what is remembered of each; how many there are. *source* is held, and not changed.
 
-    Raises TaskTryDeserializeError for a task that cannot be read, StoreInUseError while a scheduler is on
-    *source*, and StoreError if *board* holds tasks already.
+    *zone* is that of the schedulers: it is part of each definition. A run that is on *source* was cut off,
+    for nobody holds that store. Raises TaskTryDeserializeError for a task that cannot be read,
+    StoreInUseError while a scheduler is on *source*, and StoreError if the namespace is in use.
     """
     contents = await source.open(uuid.uuid4().hex)  # noqa: TID251 (of a file that had none)
     try:
-        schedules = Schedules(UTC)  # it only carries the texts: nothing is worked out from them here
-        tasks = [task_from(record, schedules.of) for record in contents.records]
-        await board.open(contents.scheduler_id)
+        schedules = Timetables(zone)
+        tasks = [cut_off(task_from(record, schedules.of)) for record in contents.records]
+        await target.open(contents.scheduler_id)
+        link = target.connect()
         try:
-            await _put(board, tasks)
+            await _put(link, target, [_row(task, zone_key(zone)) for task in tasks])
         finally:
-            await board.close()
+            link.leave()
     finally:
         await source.close()
     return len(tasks)
 
 
-async def _put(board: Board, tasks: Sequence[Task]) -> None:
-    def decide(stored: Sequence[Stored], _now_us: Instant, _scheduler_id: str) -> Change:
-        if stored:
-            raise StoreError(store=board.name, reason="holds tasks already; copy to an empty database")
-        return Change([Row(task) for task in tasks], [])
+def _row(task: Task, zone: str) -> Put:
+    name = row_name(task.name)
+    definition = definition_of(task.schedule.text, task.retry_delay_us, zone)
+    return Put(name, hash_of(name, definition), definition, TaskCodec().state(task), wakes_us(task))
 
-    member = drawn()
-    await board.join(member, "duly store copy", ttl_us=board.ttl_us)
-    try:
-        # A list of its own, which the first real one supersedes: it keeps every task that it has unchanged.
-        await board.publish(member, f"copied by {member:x}", decide)
-        stored: list[Stored] = []
 
-        def look(rows: Sequence[Stored], _now_us: Instant, _scheduler_id: str) -> Change:
-            stored[:] = rows
-            return Change((), ())
-
-        await board.claim(member, look)
-        if sorted(tuple(row.record) for row in stored) != sorted(record_of(task) for task in tasks):
-            raise StoreError(store=board.name, reason="does not read back as it was written; do not use it")
-    finally:
-        await board.leave(member)
+async def _put(link: Link, target: PostgresStore, rows: list[Put]) -> None:
+    """Write *rows* in one transaction, and read them back. Raises StoreError."""
+    digest = await link.do(ReadDigest())
+    _, nodes = await link.do(ReadNodes())
+    if digest.rows or any(node.fenced_us is None for node in nodes):
+        reason = f"has {'tasks' if digest.rows else 'living nodes'} in namespace {target.namespace!r}"
+        raise StoreError(store=target.name, reason=f"{reason}; copy to another namespace or database")
+    outcome = await link.do(Reconcile(node=0, put=rows, removed=[], base=digest.generation))
+    if outcome.is_other:
+        raise StoreError(store=target.name, reason="was given other tasks just now; nothing was copied")
+    written = {row.name: (row.definition, row.state, row.wake_us) for row in rows}
+    stored = await stored_rows(link)
+    if written != {name: (view.definition, view.state, view.wake_us) for name, view in stored.items()}:
+        raise StoreError(store=target.name, reason="does not read back as it was written; do not use it")

@@ -1,50 +1,28 @@
-"""The configuration of the daemon: one schema, one validator, two forms (TOML and Python). TIMERS.md 2."""
+"""The configuration of the daemon: one schema, one validator, two forms (spec/timers.md 2).
 
-from duly.config.assembly import config_of
-from duly.config.errors import ConfigError, FileFault
-from duly.config.loading import load
-from duly.config.plan import Changed, Defined, Kept, KeyChange, Named, Plan, changes
-from duly.config.schema import (
-    Calendar,
-    Config,
-    Dashboard,
-    Database,
-    Invalid,
-    PingUrl,
-    Service,
-    Settings,
-    Timer,
-    Warned,
-    database_of,
-    socket_path,
-    starts_at_boot,
-    store_path,
-)
+```
+file --loading--> text --lines, python_file--> Document (what was written, and where)
+     --checking, values, calendars--> each entry by itself --checking--> entries among each other
+     --warnings--> Config (what can be used, what is invalid, what may surprise)
+```
+
+The invariant: a `Config` holds checked values only, and no bad entry harms another. The file as a whole is
+refused (`ConfigError`) only when there is no telling what its author wanted. Whatever is wrong has one reason
+and, where it is certain, a line. A file may be hostile: each step takes linear time and memory.
+"""
+
+from duly.config.loading import config_of, load
+from duly.config.schema import Calendar, Config, ConfigError, Dashboard, Job, Service, Settings, Timer
 
 __all__ = [
     "Calendar",
-    "Changed",
     "Config",
     "ConfigError",
     "Dashboard",
-    "Database",
-    "Defined",
-    "FileFault",
-    "Invalid",
-    "Kept",
-    "KeyChange",
-    "Named",
-    "PingUrl",
-    "Plan",
+    "Job",
     "Service",
     "Settings",
     "Timer",
-    "Warned",
-    "changes",
     "config_of",
-    "database_of",
     "load",
-    "socket_path",
-    "starts_at_boot",
-    "store_path",
 ]

@@ -1,51 +1,68 @@
 """Entries as they were written become services, timers and settings, or reasons why not.
 
-One clear reason for each bad entry, and no bad entry harms another (TIMERS.md 2). The order in which a timer
-is looked at is part of the contract: whoever corrects one fault after the other meets them in that order.
-What entries say about each other (a target, a requirement) is in `relations`.
+One clear reason for each bad entry, and no bad entry harms another. The order in which a timer is looked at
+is part of the contract (spec/timers.md 2.5): the first fault is the reason. The others are found as well, for
+`duly check`. What entries say about each other (a target, a requirement) is checked after that.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Generic, TypeVar
+import re
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar, get_args
 
-from duly.config import addresses, values
-from duly.config.calendars import checked_calendars
-from duly.config.errors import EntryFault
-from duly.config.schema import SHORTEST_LEASE_SEC, Dashboard, Service, Settings, Timer
-from duly.config.words import quoted, shown
+from duly.config import values
+from duly.config.calendars import checked_calendars, checked_cron
+from duly.config.excluding import dates
+from duly.config.schema import SHORTEST_LEASE_SEC, Calendar, EntryFault, Notify, NotifyOn, Service, Timer
+from duly.formatting import did_you_mean, quoted, value_text
 
-Entry = TypeVar("Entry", Service, Timer)
+ConfigEntry = TypeVar("ConfigEntry", Service, Timer, Notify)
+Checker = Callable[[object, str], object]
+"""Returns the value of a key in its one form. Raises EntryFault."""
 
 SERVICE_KEYS = tuple(each.name for each in fields(Service))
 TIMER_KEYS = tuple(each.name for each in fields(Timer))
-SETTING_KEYS = tuple(each.name for each in fields(Settings))
-DASHBOARD_KEYS = tuple(each.name for each in fields(Dashboard))
-TRIGGERS = ("on_calendar", "on_startup_sec", "on_unit_active_sec")
+NOTIFY_KEYS = tuple(each.name for each in fields(Notify))
+CHANNELS = ("webhook", "email", "command")
+TRIGGERS = ("cron", "every", "daily", "at", "on_startup", "on_calendar", "on_unit_active_sec")
 _MOST_KEPT = 1_000_000_000
 _MOST_OUTPUT_KIB = 1024 * 1024
 
-_SERVICE_ALIASES = {
+SERVICE_ALIASES = {
     **dict.fromkeys(("cmd", "exec", "exec_start", "execstart", "run", "argv", "args", "program"), "command"),
     **dict.fromkeys(("name",), "id"),
     **dict.fromkeys(("environment", "environ"), "env"),
+    **dict.fromkeys(("environment_file", "environmentfile", "envfile", "dotenv"), "env_file"),
+    **dict.fromkeys(("run_as", "uid"), "user"),
+    **dict.fromkeys(("memory", "mem_limit", "memorymax"), "memory_max"),
+    **dict.fromkeys(("limitnofile", "open_files"), "nofile"),
     **dict.fromkeys(("directory", "dir", "workdir", "working_directory", "workingdirectory"), "cwd"),
-    **dict.fromkeys(("timeout",), "timeout_sec"),
     **dict.fromkeys(("depends_on", "depends", "needs", "wants"), "requires"),
     **dict.fromkeys(("autostart",), "at_startup"),
     **dict.fromkeys(("autorestart",), "restart"),
     **dict.fromkeys(("ping", "healthcheck", "healthcheck_url", "on_success_url"), "ping_url"),
 }
-_TIMER_ALIASES = {
+TIMER_ALIASES = {
     **dict.fromkeys(("name",), "id"),
     **dict.fromkeys(("service", "unit", "job"), "target"),
-    **dict.fromkeys(("cron", "schedule", "calendar", "at", "when", "oncalendar"), "on_calendar"),
-    **dict.fromkeys(("every", "interval", "interval_sec", "onunitactivesec"), "on_unit_active_sec"),
-    **dict.fromkeys(("on_boot_sec", "onbootsec", "on_boot"), "on_startup_sec"),
+    **dict.fromkeys(("calendar", "when", "oncalendar"), "on_calendar"),
+    **dict.fromkeys(("schedule", "crontab"), "cron"),
+    **dict.fromkeys(("interval", "interval_sec", "every_sec"), "every"),
+    **dict.fromkeys(("onunitactivesec",), "on_unit_active_sec"),
+    **dict.fromkeys(("onunitinactivesec", "on_unit_inactive_sec"), "after_end"),
+    **dict.fromkeys(("on_boot_sec", "onbootsec", "on_boot"), "on_startup"),
+    **dict.fromkeys(("once",), "at"),
+    **dict.fromkeys(("spread", "jitter", "randomizeddelaysec", "randomized_delay_sec"), "random_delay"),
+    **dict.fromkeys(("holidays", "except", "skip"), "exclude"),
     **dict.fromkeys(("tz", "time_zone"), "timezone"),
-    **dict.fromkeys(("retries", "retry"), "retry_intervals_sec"),
-    **dict.fromkeys(("catch_up", "catchup"), "catch_up_window_sec"),
+    **dict.fromkeys(("retries", "retry"), "retry_intervals"),
+    **dict.fromkeys(("catch_up", "catchup"), "catch_up_window"),
 }
+_NOTIFY_ALIASES = {"url": "webhook", "mail": "email", "to": "email", "server": "smtp", "from": "sender"}
 _DASHBOARD_ALIASES = {
     **dict.fromkeys(("address", "bind", "host", "port"), "listen"),
     **dict.fromkeys(("token", "operator_token", "operator_token_file"), "token_file"),
@@ -56,72 +73,99 @@ _SETTING_ALIASES = {"tz": "timezone", "time_zone": "timezone", "database": "stor
 
 
 @dataclass(frozen=True, slots=True)
-class Checked(Generic[Entry]):
-    """One entry after it was looked at by itself: an `entry`, or a `fault`."""
+class Checked(Generic[ConfigEntry]):
+    """One entry after it was looked at by itself: an `entry`, or what is wrong with it."""
 
     index: int
     id: str | None
     """As far as it can be read; a refused duplicate has it too."""
-    entry: Entry | None = None
-    fault: EntryFault | None = None
+    draft: ConfigEntry | None = None
+    """What could be read of it, with defaults for the rest; None if it is no entry at all."""
+    faults: tuple[EntryFault, ...] = ()
+    """In the order of the contract: the first one is the reason why it is invalid."""
     holds_id: bool = False
     surprises: tuple[str, ...] = ()
 
+    @property
+    def entry(self) -> ConfigEntry | None:
+        return None if self.faults else self.draft
 
-@dataclass(frozen=True, slots=True)
-class CheckedSettings:
-    """The settings, with the default in place of each that is wrong."""
-
-    settings: Settings
-    faults: tuple[EntryFault, ...] = field(default=())
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedDashboard:
-    """The settings of the dashboard, likewise."""
-
-    dashboard: Dashboard
-    faults: tuple[EntryFault, ...] = field(default=())
-    is_listen_given: bool = False
+    def with_faults(self, more: Iterable[EntryFault]) -> "Checked[ConfigEntry]":
+        return replace(self, faults=(*self.faults, *more))
 
 
 def checked_services(entries: Sequence[object]) -> list[Checked[Service]]:
-    """Each service by itself, in order."""
     return _checked(entries, Service, _service)
 
 
-def checked_timers(entries: Sequence[object]) -> list[Checked[Timer]]:
-    """Each timer by itself, in order."""
-    return _checked(entries, Timer, _timer)
+def checked_timers(entries: Sequence[object], folder: Path) -> list[Checked[Timer]]:
+    """The timers; what they name is meant as seen from *folder*."""
+    return _checked(entries, Timer, partial(_timer, folder=folder))
 
 
 def _checked(
     entries: Sequence[object],
-    kind: type[Entry],
-    check: Callable[[Mapping[Any, Any], Callable[[str], None]], tuple[Entry, tuple[str, ...]]],
-) -> list[Checked[Entry]]:
+    kind: type[ConfigEntry],
+    check: Callable[
+        [Mapping[Any, Any], Callable[[str], None], "_Faults"], tuple[ConfigEntry, tuple[str, ...]]
+    ],
+) -> list[Checked[ConfigEntry]]:
     held: set[str] = set()
 
     def claim(name: str) -> None:
         if name in held:
             raise EntryFault(f"the id {quoted(name)} is taken by an earlier {kind.__name__.lower()}", "id")
 
-    found: list[Checked[Entry]] = []
+    found: list[Checked[ConfigEntry]] = []
     for index, written in enumerate(entries):
         # The first definition holds its id even when it is invalid, so the id is read ahead of its turn.
         name = id_in(written)
         is_first = name is not None and name not in held
-        try:
-            entry, surprises = check(_as_mapping(written, kind), claim)
-            found.append(Checked(index, name, entry, None, is_first, surprises))
-        except EntryFault as fault:
-            found.append(Checked(index, name, None, fault, is_first))
-        except Exception as error:  # objects of a Python file can fail in ways of their own
-            unreadable = EntryFault(f"cannot be read: {type(error).__name__}")
-            found.append(Checked(index, name, None, unreadable, is_first))
+        faults, draft, surprises = _Faults(), None, tuple[str, ...]()
+        with faults.caught():
+            draft, surprises = check(_as_mapping(written, kind), claim, faults)
+        found.append(Checked(index, name, draft, tuple(faults.found), is_first, surprises))
         if name is not None:
             held.add(name)
     return found
+
+
+class _Faults:
+    """What is wrong with an entry, in the order in which it is looked at."""
+
+    def __init__(self) -> None:
+        self.found: list[EntryFault] = []
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        try:
+            yield
+        except EntryFault as fault:
+            self.found += [fault, *fault.others]
+        except Exception as error:  # objects of a Python file can fail in ways of their own
+            self.found.append(EntryFault(f"cannot be read: {type(error).__name__}"))
+
+    def given(self, given: Mapping[Any, Any], checkers: Mapping[str, Checker]) -> dict[str, Any]:
+        """The values of these keys that are right."""
+        right: dict[str, Any] = {}
+        for key, check in checkers.items():
+            names = [name for name in written_names((key,)) if name in given]
+            if not names:
+                continue
+            with self.caught():
+                if len(names) > 1:
+                    raise EntryFault(f"{names[1]} and {names[0]} are the same; give one of them", names[0])
+                right[key] = check(given[names[0]], names[0])
+        return right
+
+
+_SEC = "_sec"
+
+
+@lru_cache(maxsize=256)
+def written_names(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Everything that the keys may be called: those of a length of time also without their unit."""
+    return tuple(name for key in keys for name in dict.fromkeys((key, key.removesuffix(_SEC))))
 
 
 def id_in(written: object, key: str = "id") -> str | None:
@@ -133,12 +177,14 @@ def id_in(written: object, key: str = "id") -> str | None:
         return None
 
 
-def _as_mapping(written: object, kind: type[Entry]) -> Mapping[Any, Any]:
+def _as_mapping(written: object, kind: type[ConfigEntry]) -> Mapping[Any, Any]:
     """A mapping of what was given; of an instance, all that is not the default of its class."""
     if isinstance(written, kind):
         held = {each.name: (getattr(written, each.name), each.default) for each in fields(kind)}
         return {name: value for name, (value, default) in held.items() if value is not default}
-    if isinstance(written, Service | Timer):  # the other one
+    if isinstance(written, EntryFault):  # what stood here could not even be read
+        raise written
+    if isinstance(written, Service | Timer | Notify):  # another one
         raise EntryFault(f"is not a {kind.__name__} but a {type(written).__name__}; it is in the wrong list")
     return values.mapping(written, "a table (a mapping of keys to values)")
 
@@ -146,17 +192,26 @@ def _as_mapping(written: object, kind: type[Entry]) -> Mapping[Any, Any]:
 # --- services ---
 
 
-def _service(given: Mapping[Any, Any], claim: Callable[[str], None]) -> tuple[Service, tuple[str, ...]]:
-    values.known_keys(given, SERVICE_KEYS, _SERVICE_ALIASES)
-    name = _own_id(given, claim)
-    if "command" not in given:
-        raise EntryFault("has no command")
-    found: dict[str, Any] = {"id": name, "command": values.argv(given["command"], "command")}
-    found |= _given(given, _SERVICE_VALUES)
-    _fit_for_its_type(given, found.get("type", "simple"))
+def _service(
+    given: Mapping[Any, Any], claim: Callable[[str], None], faults: _Faults
+) -> tuple[Service, tuple[str, ...]]:
+    faults.found += values.unknown_keys(given, written_names(SERVICE_KEYS), SERVICE_ALIASES)
+    found: dict[str, Any] = {"id": "", "command": ()}
+    with faults.caught():
+        found["id"] = _own_id(given, claim)
+    with faults.caught():
+        if "command" not in given:
+            raise EntryFault("has no command")
+        found["shell"] = values.boolean(given.get("shell", False), "shell")
+        command = values.shell_argv if found["shell"] else values.argv
+        found["command"] = command(given["command"], "command")
+    found |= faults.given(given, SERVICE_VALUES)
+    if "type" in found or "type" not in given:
+        written = {*given, *(f"{key}{_SEC}" for key in given)}
+        faults.found += _unfit_for_its_type(written, found.get("type", "simple"))
     for key in ("after", "requires"):
-        if name in found.get(key, ()):
-            raise EntryFault(f"{key} names the service itself", key)
+        if found["id"] in found.get(key, ()):
+            faults.found.append(EntryFault(f"{key} names the service itself", key))
     return Service(**found), ()
 
 
@@ -168,27 +223,15 @@ def _own_id(given: Mapping[Any, Any], claim: Callable[[str], None]) -> str:
     return name
 
 
-def _given(
-    given: Mapping[Any, Any], checkers: Mapping[str, Callable[[object, str], object]]
-) -> dict[str, Any]:
-    return {key: check(given[key], key) for key, check in checkers.items() if key in given}
-
-
-def _fit_for_its_type(given: Mapping[Any, Any], kind: str) -> None:
+def _unfit_for_its_type(given: Collection[Any], kind: str) -> Iterator[EntryFault]:
     if kind == "oneshot" and "restart" in given:
         reason = "restart is for simple services; a oneshot is run again by a timer, with its retries"
-        raise EntryFault(reason, "restart")
+        yield EntryFault(reason, "restart")
+    if kind == "simple" and "lock" in given:
+        yield EntryFault("lock is for oneshots; a simple service would hold it for ever", "lock")
     if kind == "simple" and "timeout_sec" in given:
         reason = 'timeout_sec is for oneshots; a simple service runs until it is stopped (type = "oneshot"?)'
-        raise EntryFault(reason, "timeout_sec")
-
-
-def _type(value: object, key: str) -> str:
-    return values.choice(value, key, ("oneshot", "simple"))
-
-
-def _stage(value: object, key: str) -> int:
-    return values.whole_number(value, key, 1, 4)
+        yield EntryFault(reason, "timeout_sec")
 
 
 def _restart(value: object, key: str) -> str:
@@ -197,18 +240,26 @@ def _restart(value: object, key: str) -> str:
     return values.choice(value, key, ("always", "on-failure", "no"))
 
 
-_SERVICE_VALUES: Mapping[str, Callable[[object, str], object]] = {
-    "type": _type,
-    "stage": _stage,
+SERVICE_VALUES: Mapping[str, Checker] = {
+    "type": partial(values.choice, allowed=("oneshot", "simple")),
+    "stage": partial(values.whole_number, lowest=1, highest=4),
     "after": values.names,
     "requires": values.names,
     "env": values.environment,
+    "env_file": values.path_text,
     "cwd": values.path_text,
+    "user": values.account,
+    "group": values.account,
+    "umask": values.umask,
+    "nice": partial(values.whole_number, lowest=-20, highest=19),
+    "memory_max": values.size,
+    "nofile": partial(values.whole_number, lowest=4, highest=_MOST_KEPT),
+    "lock": values.identifier,
     "timeout_sec": values.seconds,
     "restart": _restart,
     "enabled": values.boolean,
     "at_startup": values.boolean,
-    "ping_url": addresses.ping_url,
+    "ping_url": values.ping_url,
     "description": values.text,
 }
 
@@ -216,82 +267,156 @@ _SERVICE_VALUES: Mapping[str, Callable[[object, str], object]] = {
 # --- timers ---
 
 
-def _timer(given: Mapping[Any, Any], claim: Callable[[str], None]) -> tuple[Timer, tuple[str, ...]]:
-    values.known_keys(given, TIMER_KEYS, _TIMER_ALIASES)
-    found: dict[str, Any] = {"id": _own_id(given, claim)}
-    if "target" not in given:
-        raise EntryFault("has no target")
-    found["target"] = values.identifier(given["target"], "target")
-    if not any(trigger in given for trigger in TRIGGERS):
-        raise EntryFault(f"has no trigger; give at least one of {', '.join(TRIGGERS)}")
-    found |= _given(given, _TIMER_SECONDS)
+def _timer(
+    given: Mapping[Any, Any], claim: Callable[[str], None], faults: _Faults, folder: Path
+) -> tuple[Timer, tuple[str, ...]]:
+    faults.found += values.unknown_keys(given, written_names(TIMER_KEYS), TIMER_ALIASES)
+    found: dict[str, Any] = {"id": "", "target": ""}
+    with faults.caught():
+        found["id"] = _own_id(given, claim)
+    with faults.caught():
+        if "target" not in given:
+            raise EntryFault("has no target", "target")
+        found["target"] = values.identifier(given["target"], "target")
+    if not any(name in given for name in written_names((*TRIGGERS, "on_startup_sec", "on_unit_active_sec"))):
+        faults.found.append(EntryFault(f"has no trigger; give at least one of {', '.join(TRIGGERS)}"))
+    found |= faults.given(given, _TIMER_SECONDS)
     surprises: tuple[str, ...] = ()
-    if "on_calendar" in given:
-        checked = checked_calendars(given["on_calendar"])
-        found["on_calendar"], surprises = checked.calendars, checked.surprises
-    found |= _given(given, _TIMER_VALUES)
+    with faults.caught():
+        if "on_calendar" in given:
+            found["on_calendar"], surprises = checked_calendars(given["on_calendar"])
+    said = faults.given(given, {"cron": checked_cron, "daily": _daily})
+    found["on_calendar"] = (*found.get("on_calendar", ()), *said.get("cron", ()), *said.get("daily", ()))
+    found |= faults.given(given, _TIMER_OTHERS)
+    found |= faults.given(given, {"exclude": partial(dates, folder=folder)})
+    with faults.caught():
+        if found.get("after_end"):
+            _count_from_ends(found)
     return Timer(**found), surprises
 
 
-def _window(value: object, key: str) -> float:
-    return values.seconds(value, key, may_be_zero=True)
+def _daily(value: object, key: str) -> tuple[Calendar, ...]:
+    hour, minute = values.clock(value, key)
+    return (Calendar((minute,), (hour,)),)
 
 
-_TIMER_SECONDS: Mapping[str, Callable[[object, str], object]] = {
+def _count_from_ends(found: dict[str, Any]) -> None:
+    """`every` with `after_end` is the interval that there is, and begins without a run, too."""
+    if "every" in found and "on_unit_active_sec" in found:
+        raise EntryFault("every with after_end is on_unit_active_sec; give one of them", "after_end")
+    if "every" in found:
+        found["on_unit_active_sec"] = found.pop("every")
+    if "on_unit_active_sec" not in found:
+        raise EntryFault('after_end says what every counts from; add every = "..."', "after_end")
+
+
+_TIMER_SECONDS: Mapping[str, Checker] = {
+    "every": values.every,
     "on_startup_sec": values.seconds,
     "on_unit_active_sec": values.seconds,
     "retry_intervals_sec": values.intervals,
-    "catch_up_window_sec": _window,
+    "catch_up_window_sec": partial(values.seconds, may_be_zero=True),
+    "random_delay_sec": partial(values.seconds, may_be_zero=True),
 }
-_TIMER_VALUES: Mapping[str, Callable[[object, str], object]] = {
+_TIMER_OTHERS: Mapping[str, Checker] = {
+    "at": values.moment,
+    "after_end": values.boolean,
+    "dst": partial(values.choice, allowed=("once", "both")),
     "timezone": values.zone,
     "enabled": values.boolean,
     "persistent": values.boolean,
+    "lock": values.identifier,
+    "overlap": partial(values.choice, allowed=("skip", "queue", "replace")),
     "description": values.text,
+}
+
+
+# --- notify ---
+
+
+def checked_notify(entries: Sequence[object]) -> list[Checked[Notify]]:
+    return _checked(entries, Notify, _notify)
+
+
+def _notify(
+    given: Mapping[Any, Any], claim: Callable[[str], None], faults: _Faults
+) -> tuple[Notify, tuple[str, ...]]:
+    faults.found += values.unknown_keys(given, NOTIFY_KEYS, _NOTIFY_ALIASES)
+    found: dict[str, Any] = {"id": ""}
+    with faults.caught():
+        found["id"] = _own_id(given, claim)
+    channels = [channel for channel in CHANNELS if channel in given]
+    if len(channels) != 1:
+        faults.found.append(EntryFault(f"needs one of {', '.join(CHANNELS)}", (*channels, None)[0]))
+    for key, channel in (("format", "webhook"), ("smtp", "email"), ("sender", "email")):
+        if key in given and channel not in given:
+            faults.found.append(EntryFault(f"{key} is for {channel}", key))
+    return Notify(**found | faults.given(given, NOTIFY_VALUES)), ()
+
+
+def _several(value: object, key: str, check: Checker = values.text) -> tuple[Any, ...]:
+    """A list of texts, or one text."""
+    found = values.names([value] if isinstance(value, str) else value, key)
+    if not found:
+        raise EntryFault(f"{key} is empty", key)
+    return tuple(check(each, key) for each in found)
+
+
+def _address(value: object, key: str) -> str:
+    text = values.text(value, key)
+    if not re.fullmatch(r"[!-?A-~]+@[!-?A-~]+", text):
+        raise EntryFault(f"{key} must be an address such as ops@example.org, not {quoted(text)}", key)
+    return text
+
+
+NOTIFY_VALUES: Mapping[str, Checker] = {
+    "webhook": values.ping_url,
+    "format": partial(values.choice, allowed=("json", "slack", "ntfy")),
+    "email": partial(_several, check=_address),
+    "smtp": values.smtp_url,
+    "sender": _address,
+    "command": values.argv,
+    "jobs": _several,
+    "on": partial(_several, check=partial(values.choice, allowed=get_args(NotifyOn))),
+    "failures": partial(values.whole_number, lowest=1, highest=1_000),
+    "silence": values.seconds,
 }
 
 
 # --- settings ---
 
 
-def checked_settings(written: object) -> CheckedSettings:
-    """The settings that can be used, and everything that is wrong with the others."""
-    found, faults = _each_checked(written, SETTING_KEYS, _SETTING_ALIASES, _SETTING_VALUES)
-    return CheckedSettings(Settings(**found), faults)
+def checked_settings(written: object) -> tuple[dict[str, Any], list[EntryFault]]:
+    """The settings in `[supervisor]` that can be used, and everything that is wrong with the others."""
+    return each_checked(written, _SETTING_ALIASES, SETTING_VALUES)
 
 
-def checked_dashboard(written: object) -> CheckedDashboard:
-    """The settings of the dashboard that can be used, and everything that is wrong with the others."""
-    found, faults = _each_checked(written, DASHBOARD_KEYS, _DASHBOARD_ALIASES, _DASHBOARD_VALUES)
-    named = tuple(EntryFault(f"dashboard: {fault.reason}", fault.key) for fault in faults)
-    return CheckedDashboard(Dashboard(**found), named, is_listen_given="listen" in found)
+def checked_dashboard(written: object) -> tuple[dict[str, Any], list[EntryFault]]:
+    """The same for `[dashboard]`."""
+    found, faults = each_checked(written, _DASHBOARD_ALIASES, DASHBOARD_VALUES)
+    return found, [EntryFault(f"dashboard: {fault.reason}", fault.key) for fault in faults]
 
 
-def _each_checked(
-    written: object,
-    known: Sequence[str],
-    aliases: Mapping[str, str],
-    checkers: Mapping[str, Callable[[object, str], object]],
-) -> tuple[dict[str, Any], tuple[EntryFault, ...]]:
+def each_checked(
+    written: object, aliases: Mapping[str, str], checkers: Mapping[str, Checker]
+) -> tuple[dict[str, Any], list[EntryFault]]:
+    """The keys of a table that can be used, and everything that is wrong with the others."""
     try:
         given = values.mapping(written, "a table (a mapping of keys to values)")
     except EntryFault as fault:
-        return {}, (fault,)
+        return {}, [fault]
     found: dict[str, Any] = {}
     faults: list[EntryFault] = []
+    keys = {name: key for key in checkers for name in written_names((key,))}
     for key in given:
         try:
-            values.known_keys({key: None}, known, aliases)
-            found[key] = checkers[key](given[key], key)
+            values.known_keys({key: None}, tuple(keys), aliases)
+            found[keys[key]] = checkers[keys[key]](given[key], key)
         except EntryFault as fault:
             faults.append(fault)
         except Exception as error:  # as for entries
-            faults.append(EntryFault(f"{shown(key)} cannot be read: {type(error).__name__}"))
-    return found, tuple(faults)
-
-
-def _count(value: object, key: str) -> int:
-    return values.whole_number(value, key, 1, _MOST_KEPT)
+            faults.append(EntryFault(f"{value_text(key)} cannot be read: {type(error).__name__}"))
+    return found, faults
 
 
 def _lease(value: object, key: str) -> float:
@@ -301,32 +426,209 @@ def _lease(value: object, key: str) -> float:
     return lease_sec
 
 
-def _kib(value: object, key: str) -> int:
-    return values.whole_number(value, key, 1, _MOST_OUTPUT_KIB)
-
-
-_SETTING_VALUES: Mapping[str, Callable[[object, str], object]] = {
+SETTING_VALUES: Mapping[str, Checker] = {
     "enabled": values.boolean,
     "timers": values.boolean,
-    "store": addresses.store,
+    "store": values.store,
     "lease_sec": _lease,
     "socket": values.path_text,
     "timezone": values.zone,
     "shutdown_timeout_sec": values.seconds,
     "kill_grace_sec": values.seconds,
+    "include": values.patterns,
+    "watch": values.boolean,
     "history_days": values.days,
-    "history_runs": _count,
-    "output_kib": _kib,
+    "history_runs": partial(values.whole_number, lowest=1, highest=_MOST_KEPT),
+    "output_kib": partial(values.whole_number, lowest=1, highest=_MOST_OUTPUT_KIB),
+    "output_mib": partial(values.whole_number, lowest=1, highest=_MOST_OUTPUT_KIB),
 }
-_DASHBOARD_VALUES: Mapping[str, Callable[[object, str], object]] = {
+SETTING_KEYS = frozenset(SETTING_VALUES)
+DASHBOARD_VALUES: Mapping[str, Checker] = {
     "enabled": values.boolean,
-    "listen": addresses.listen,
+    "listen": values.listen,
     "token_file": values.path_text,
     "viewer_token_file": values.path_text,
-    "allowed_hosts": addresses.hosts,
+    "allowed_hosts": values.hosts,
 }
 
 
-def ids_held(checked: Iterable[Checked[Entry]]) -> dict[str, Checked[Entry]]:
+TIMER_VALUES: Mapping[str, Checker] = {**_TIMER_SECONDS, **_TIMER_OTHERS}
+DEFAULT_VALUES: Mapping[str, Checker] = {
+    key: check
+    for key, check in {**SERVICE_VALUES, **TIMER_VALUES}.items()
+    if key not in {"type", "restart", "enabled", "description", *TRIGGERS, "on_startup_sec", "after_end"}
+}
+"""What `[defaults]` can say for all jobs."""
+
+
+def ids_held(checked: Iterable[Checked[ConfigEntry]]) -> dict[str, Checked[ConfigEntry]]:
     """The entry that holds each id, valid or not."""
     return {each.id: each for each in checked if each.holds_id and each.id is not None}
+
+
+# --- what entries say about each other ---
+#
+# A service is invalid if what it requires is unknown, starts later, is invalid, or waits for it in turn. A
+# timer without a target that it could run is invalid. `after` only orders, so an unknown id there is only
+# warned of. All of this is linear in the size of the file.
+
+
+_LONGEST_SHOWN_CYCLE = 20
+Graph = Mapping[str, Sequence[str]]
+
+
+def related_services(checked: Sequence[Checked[Service]]) -> list[Checked[Service]]:
+    """The services again, those that can never start now with a fault."""
+    held = ids_held(checked)
+    usable = {name: each.entry for name, each in held.items() if each.entry is not None}
+    wrong = {
+        each.index: tuple(_requirement_faults(each.draft, held, usable))
+        for each in checked
+        if each.draft is not None
+    }
+    faults = {name: wrong[held[name].index][0] for name in usable if wrong[held[name].index]}
+    for name, reason in _cycles(usable):
+        faults.setdefault(name, EntryFault(reason, "requires" if usable[name].requires else "after"))
+    _spread(faults, usable, {name for name, each in held.items() if each.entry is None})
+    for name, fault in faults.items():  # what comes of others counts only where nothing else is wrong
+        wrong[held[name].index] = wrong[held[name].index] or (fault,)
+    return [each.with_faults(wrong.get(each.index, ())) for each in checked]
+
+
+def _requirement_faults(
+    service: Service, held: Mapping[str, Checked[Service]], usable: Mapping[str, Service]
+) -> Iterator[EntryFault]:
+    for name in service.requires:
+        required = usable.get(name)
+        if name not in held:
+            reason = f"requires {quoted(name)}, which is no service{did_you_mean(name, held)}"
+            yield EntryFault(reason, "requires")
+        elif required is not None and required.stage > service.stage:
+            stages = f"in stage {required.stage}, and this one in stage {service.stage}"
+            reason = f"requires {quoted(name)}, which starts later: {stages}"
+            yield EntryFault(reason, "requires")
+
+
+def _spread(faults: dict[str, EntryFault], usable: Mapping[str, Service], unusable: set[str]) -> None:
+    """A service that requires an invalid one is invalid too."""
+    dependents: dict[str, list[str]] = {}
+    for service in usable.values():
+        for name in service.requires:
+            dependents.setdefault(name, []).append(service.id)
+    queue = deque([*unusable, *faults])
+    while queue:
+        bad = queue.popleft()
+        for name in dependents.get(bad, ()):
+            if name not in faults:
+                faults[name] = EntryFault(f"requires {quoted(bad)}, which is invalid", "requires")
+                queue.append(name)
+
+
+# --- cycles ---
+
+
+def _cycles(services: Mapping[str, Service]) -> Iterator[tuple[str, str]]:
+    """Each service that waits for itself, and how."""
+    graph = {
+        name: [other for other in dict.fromkeys((*service.requires, *service.after)) if other in services]
+        for name, service in services.items()
+    }
+    for members in _knots(graph):
+        for name in members:
+            if len(members) > _LONGEST_SHOWN_CYCLE:
+                yield name, f"is one of {len(members)} services that wait for each other in a cycle"
+            else:
+                yield name, f"waits for itself: {' -> '.join(map(quoted, _way_back(name, graph, members)))}"
+
+
+def _knots(graph: Graph) -> Iterator[set[str]]:
+    """The sets of two and more nodes that can all reach each other (Tarjan's way, without recursion)."""
+    found: dict[str, int] = {}
+    """The number of each node, in the order in which the walk finds them."""
+    lowest: dict[str, int] = {}
+    """Of each node whose set is not complete: the lowest number that it is known to reach."""
+    waiting: list[str] = []
+    knots: list[set[str]] = []
+    walk: list[tuple[str, Iterator[str]]] = []
+
+    def enter(name: str) -> None:
+        found[name] = lowest[name] = len(found)
+        waiting.append(name)
+        walk.append((name, iter(graph[name])))
+
+    for root in graph:
+        if root not in found:
+            enter(root)
+        while walk:
+            name, others = walk[-1]
+            if (other := next(others, None)) is None:
+                walk.pop()
+                if walk:
+                    lowest[walk[-1][0]] = min(lowest[walk[-1][0]], lowest[name])
+                if lowest[name] == found[name]:  # nobody before it is reached: its set is complete
+                    members: set[str] = set()
+                    while name not in members:
+                        members.add(member := waiting.pop())
+                        del lowest[member]
+                    knots += [members] if len(members) > 1 else []
+            elif other not in found:
+                enter(other)
+            elif other in lowest:
+                lowest[name] = min(lowest[name], found[other])
+    return reversed(knots)
+
+
+def _way_back(start: str, graph: Graph, members: set[str]) -> list[str]:
+    """The shortest way from a node to itself."""
+    came_from: dict[str, str] = {}
+    queue = deque([start])
+    while start not in came_from:
+        name = queue.popleft()
+        for other in graph[name]:
+            if other in members and other not in came_from:
+                came_from[other] = name
+                queue.append(other)
+    way = [start]
+    while len(way) == 1 or way[-1] != start:
+        way.append(came_from[way[-1]])
+    return way[::-1]
+
+
+# --- targets ---
+
+
+def related_timers(
+    timers: Sequence[Checked[Timer]], services: Sequence[Checked[Service]]
+) -> list[Checked[Timer]]:
+    """The timers again, those without a target that they could run now with a fault."""
+    held = ids_held(services)
+    reasons = [
+        _target_fault(each.draft.target, held) if each.draft is not None and each.draft.target else None
+        for each in timers
+    ]
+    return [
+        _locked(each, held) if reason is None else each.with_faults([EntryFault(reason, "target")])
+        for each, reason in zip(timers, reasons, strict=True)
+    ]
+
+
+def _locked(checked: Checked[Timer], held: Mapping[str, Checked[Service]]) -> Checked[Timer]:
+    """A timer with the lock of its target, if it gives none; the row of a shared timer stands for it."""
+    timer = checked.entry
+    if timer is None or (target := held[timer.target].entry) is None or timer.lock == target.lock:
+        return checked
+    if timer.lock is not None:  # two timers of one target must not have different locks
+        reason = f"lock is that of the target; give it to service {quoted(target.id)}"
+        return checked.with_faults([EntryFault(reason, "lock")])
+    return replace(checked, draft=replace(timer, lock=target.lock))
+
+
+def _target_fault(target: str, held: Mapping[str, Checked[Service]]) -> str | None:
+    if target not in held:
+        return f"target {quoted(target)} is no service{did_you_mean(target, held)}"
+    service = held[target].entry
+    if service is None:
+        return f"target {quoted(target)} is an invalid service"
+    if service.type != "oneshot":
+        return f"target {quoted(target)} is a simple service; a timer can only run a oneshot"
+    return None

@@ -9,11 +9,12 @@ file of 40 KB fills gigabytes. So the scanner takes any text at all, in linear t
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from duly.config.assembly import LineOf
-from duly.config.schema import Table
+from duly.config.schema import Table, Warned
 
 MOST_KEY_PARTS = 100
 # A string without an end is a token too. Otherwise each quote in it would be tried, each time to the end.
@@ -35,27 +36,61 @@ _KEY = re.compile(rf"{_NAME}=")
 
 
 @dataclass(slots=True)
-class Place:
+class TableLines:
     """A table: its line, and the lines of its keys."""
 
-    line: int
+    line: int | None
     keys: dict[str, int] = field(default_factory=dict)
+    file: str | None = None
+    """Where it stands, if that is not the file itself but one that it includes."""
 
 
 @dataclass(slots=True)
 class Places:
     """All tables of a file, by their first name, and the keys outside of any."""
 
-    tables: dict[str, list[Place]] = field(default_factory=dict)
+    tables: dict[str, list[TableLines]] = field(default_factory=dict)
     top: dict[str, int] = field(default_factory=dict)
 
-    def line_of(self, kind: Table, counts: Mapping[str, int], index: int, key: str | None) -> int | None:
-        """The line of a key of an entry, or of its header; None when that is not certain."""
-        places = self.tables.get(kind, [])
-        if len(places) != counts.get(kind, 0) or index >= len(places):
-            return None
-        place = places[index]
+    def line_of(self, table: Table, index: int, key: str | None, count: int) -> int | None:
+        """The line of a key of an entry, or of its header; None when that is not certain.
+
+        *count* is the number of entries that the parser found in that table.
+        """
+        place = self._place(table, index, count)
         return place.keys.get(key, place.line) if key is not None else place.line
+
+    def file_of(self, table: Table, index: int, count: int) -> str | None:
+        """The included file in which an entry stands; None for the file itself."""
+        return self._place(table, index, count).file
+
+    def _place(self, table: Table, index: int, count: int) -> TableLines:
+        places = self.tables.get(table, [])
+        return places[index] if len(places) == count and index < count else TableLines(None)
+
+    def include(
+        self, other: "Places", file: str, own: Mapping[str, int], included: Mapping[str, int]
+    ) -> None:
+        """Append the tables of an included file; *own* and *included* are how many entries there are."""
+        for table, count in included.items():
+            mine, theirs = self.tables.get(table, []), other.tables.get(table, [])
+            mine = mine if len(mine) == own[table] else [TableLines(None)] * own[table]
+            theirs = theirs if len(theirs) == count else [TableLines(None)] * count
+            self.tables[table] = [*mine, *(replace(each, file=file) for each in theirs)]
+
+
+class Document(NamedTuple):
+    """What a file holds, in whichever form, before it is checked."""
+
+    services: Sequence[object]
+    timers: Sequence[object]
+    supervisor: Mapping[Any, Any]
+    dashboard: Mapping[Any, Any]
+    places: Places
+    warnings: tuple[Warned, ...] = ()
+    jobs: Sequence[object] = ()
+    defaults: Mapping[Any, Any] = MappingProxyType({})
+    notify: Sequence[object] = ()
 
 
 class LongKeyError(Exception):
@@ -70,11 +105,13 @@ def toml_places(text: str) -> Places:
     """The tables and keys of a TOML text. Raises LongKeyError."""
     places = Places()
     keys = places.top
-    for number, line in _plain_lines(text):
+    for number, line, elements in _plain_lines(text):
         if (header := _ARRAY_TABLE.match(line)) or (header := _TABLE.match(line)):
             keys = _opened(places, header, number, is_array=line.lstrip().startswith("[["))
         elif (found := _KEY.match(line)) is not None:
             keys.setdefault(_bare(found[1]), number)
+            if keys is places.top and elements:  # a list of tables, each in braces
+                places.tables.setdefault(_bare(found[1]), []).extend(map(TableLines, elements))
     return places
 
 
@@ -86,7 +123,7 @@ def _opened(places: Places, header: re.Match[str], number: int, *, is_array: boo
         known[-1].keys.setdefault(_bare(inner), number)
         return {}
     if is_array or not known:
-        known.append(Place(number))
+        known.append(TableLines(number))
     places.top.setdefault(name, number)
     return known[-1].keys if inner is None else {}
 
@@ -95,9 +132,12 @@ def _bare(name: str) -> str:
     return name[1:-1] if name[0] in "\"'" else name
 
 
-def _plain_lines(text: str) -> list[tuple[int, str]]:
-    """The lines at which a statement begins, with their numbers. What brackets hold is left out."""
-    found: list[tuple[int, str]] = []
+def _plain_lines(text: str) -> list[tuple[int, str, list[int]]]:
+    """The lines at which a statement begins, with their numbers. What brackets hold is left out.
+
+    Of a list, the lines at which its tables begin, too.
+    """
+    found: list[tuple[int, str, list[int]]] = []
     number, begins, depth, dots = 1, 0, 0, 0
     at_start = True
     for token in _SKIPPED.finditer(text):
@@ -105,13 +145,15 @@ def _plain_lines(text: str) -> list[tuple[int, str]]:
         if at_start:
             begins, first = token.start(), number
             end = text.find("\n", begins)
-            found.append((first, text[begins : end if end >= 0 else len(text)]))
+            found.append((first, text[begins : end if end >= 0 else len(text)], []))
             at_start = False
         # Between two of these there is one key or one value, and no value has more than one dot.
         dots = 0 if piece in _SEPARATORS else dots + (0 if piece[0] in "\"'#" else piece.count("."))
         if dots >= MOST_KEY_PARTS:
             raise LongKeyError(number)
         if piece in ("[", "{"):
+            if piece == "{" and depth == 1:
+                found[-1][2].append(number)
             depth += 1
         elif piece in ("]", "}"):
             depth -= 1
@@ -119,12 +161,3 @@ def _plain_lines(text: str) -> list[tuple[int, str]]:
         if piece == "\n" and depth == 0:
             at_start = True
     return found
-
-
-def line_finder(places: Places, counts: Mapping[str, int]) -> LineOf:
-    """A function that answers for the lines of a file."""
-
-    def line_of(kind: Table, index: int, key: str | None) -> int | None:
-        return places.line_of(kind, counts, index, key)
-
-    return line_of

@@ -1,36 +1,72 @@
-"""A configuration file, read, checked, and answered with line numbers.
+"""A configuration file: read, checked, related, with warnings and line numbers.
 
 The suffix says which form it has. The file as a whole is refused (`ConfigError`) only when there is no
 telling what its author wanted: it cannot be read, or a table has a name that means nothing, which may have
 been all the services there are. Everything smaller is an `Invalid` of the `Config`.
 """
 
+import os
 import re
-from collections.abc import Callable, Mapping
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
-from duly.config.assembly import Look, config_of
-from duly.config.errors import ConfigError, FileFault
-from duly.config.exposure import exposed_secret
-from duly.config.lines import LongKeyError, Places, line_finder, toml_places
-from duly.config.reading import content_of, decoded
-from duly.config.schema import Config, Warned
-from duly.config.words import did_you_mean, limited_comparisons, quoted, shown
+from duly.config.checking import (
+    SETTING_KEYS,
+    Checked,
+    checked_dashboard,
+    checked_notify,
+    checked_services,
+    checked_settings,
+    checked_timers,
+    id_in,
+    related_services,
+    related_timers,
+)
+from duly.config.excluding import files_in
+from duly.config.jobs import checked_defaults, joined_parts, split_jobs
+from duly.config.lines import Document, LongKeyError, Places, TableLines, toml_places
+from duly.config.schema import (
+    Config,
+    ConfigError,
+    Dashboard,
+    EntryFault,
+    EntryTable,
+    FileFault,
+    Invalid,
+    Service,
+    Settings,
+    Table,
+    Warned,
+)
+from duly.config.values import ListenAddress, address
+from duly.config.warnings import exposed_secret, footguns
+from duly.formatting import did_you_mean, limited_comparisons, quoted, value_text
 
 _MISSING = "does not exist; `duly init` writes a file to begin with"
-_TOML_NAMES = ("supervisor", "dashboard", "service", "timer")
+_TOML_NAMES = ("supervisor", "dashboard", "defaults", "job", "service", "timer", "notify")
+_ENTRIES = ("service", "timer", "job")
+"""The tables that an included file may have."""
 _TOML_ALIASES = {
     **dict.fromkeys(("daemon", "duly", "settings", "config", "global"), "supervisor"),
     **dict.fromkeys(("web", "http", "pages", "ui"), "dashboard"),
-    **dict.fromkeys(("program", "programs", "job", "jobs", "task", "tasks", "unit"), "service"),
-    **dict.fromkeys(("cron", "schedule", "schedules"), "timer"),
+    **dict.fromkeys(("program", "programs", "unit"), "service"),
+    **dict.fromkeys(("jobs", "task", "tasks", "cron", "schedule", "schedules"), "job"),
+    **dict.fromkeys(("default", "common", "shared"), "defaults"),
+    **dict.fromkeys(("notification", "notifications", "alert", "alerts"), "notify"),
 }
+Found = TypeVar("Found", Invalid, Warned)
+AnyTable = TypeVar("AnyTable", Table, EntryTable)
+LookAtService = Callable[[Service], Iterable[tuple[str, str]]]
+"""What else is worth a warning about a service: keys and reasons."""
+_NOTHING: Mapping[str, object] = MappingProxyType({})
 _TOML_PLACE = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 
 
-def load(path: str | Path, look: Look | None = None) -> Config:
+def load(path: str | Path, look: LookAtService | None = None) -> Config:
     """The configuration in a file. Raises ConfigError if nothing of it can be used.
 
     *look* says what else is worth a warning about a service: `duly check` asks the host.
@@ -45,13 +81,26 @@ def load(path: str | Path, look: Look | None = None) -> Config:
 
 
 @limited_comparisons()
-def load_content(path: Path, content: bytes, look: Look | None = None) -> Config:
+def load_content(path: Path, content: bytes, look: LookAtService | None = None) -> Config:
     """The configuration that a file with this path and content would have. Raises ConfigError."""
     text = decoded(path, content)
     form = _FORMS.get(path.suffix.lower())
     if form is None:
         raise ConfigError(path, [FileFault("has to end in .toml or .py, to say which of the two it is")])
-    return form(path, text, look)
+    document = _with_included(path, form(path, text))
+    return config_of(
+        path,
+        document.services,
+        document.timers,
+        document.supervisor,
+        jobs=document.jobs,
+        defaults=document.defaults,
+        dashboard=document.dashboard,
+        notify=document.notify,
+        places=document.places,
+        warnings=document.warnings,
+        look=look,
+    )
 
 
 def load_to_run(path: str | Path) -> Config:
@@ -67,27 +116,155 @@ def load_to_run(path: str | Path) -> Config:
     return config
 
 
-# --- TOML ---
+# --- entries become a configuration; pure ---
 
 
-def _load_toml(path: Path, text: str, look: Look | None) -> Config:
-    document, places = toml_document(path, text)
-    if faults := _shape_faults(document, places):
-        raise ConfigError(path, faults)
-    services, timers = document.get("service", []), document.get("timer", [])
-    counts = {"service": len(services), "timer": len(timers), "supervisor": 1, "dashboard": 1}
-    return config_of(
-        path,
-        services,
-        timers,
-        document.get("supervisor", {}),
-        dashboard=document.get("dashboard", {}),
-        line_of=line_finder(places, counts),
-        look=look,
+def config_of(
+    path: Path,
+    services: Sequence[object] = (),
+    timers: Sequence[object] = (),
+    supervisor: object = _NOTHING,
+    *,
+    jobs: Sequence[object] = (),
+    defaults: object = _NOTHING,
+    dashboard: object = _NOTHING,
+    notify: Sequence[object] = (),
+    places: Places | None = None,
+    warnings: Sequence[Warned] = (),
+    look: LookAtService | None = None,
+) -> Config:
+    """The configuration that these entries make. Never raises, whatever they are."""
+    known_places = places or Places()
+    own: dict[Table, int] = {"service": len(services), "timer": len(timers), "job": len(jobs)}
+    own["notify"] = len(notify)
+
+    def written_as(table: AnyTable, index: int) -> tuple[AnyTable, int]:
+        """The parts of jobs come after what stands as a service or timer in the file."""
+        is_of_job = table in {"service", "timer"} and index >= own[table]
+        return ("job", index - own[table]) if is_of_job else (table, index)
+
+    def line_of(table: Table, index: int, key: str | None) -> int | None:
+        table, index = written_as(table, index)
+        return known_places.line_of(table, index, key, own.get(table, 1))
+
+    def placed(found: Found) -> Found:
+        kind, index = written_as(found.kind, found.index)
+        file = known_places.file_of(kind, index, own.get(kind, 1))
+        return replace(found, kind=kind, index=index, file=file)
+
+    def faults_of(kind: EntryTable, entries: Iterable[Checked[Any]]) -> Iterator[Invalid]:
+        for each in entries:
+            for fault in each.faults:
+                line = line_of(kind, each.index, fault.key)
+                yield placed(Invalid(kind, each.id, each.index, fault.reason, line))
+
+    folder = path.absolute().parent
+    given, setting_faults = checked_settings(supervisor)
+    settings = Settings(**given)
+    pages, dashboard_faults = checked_dashboard(dashboard)
+    shared, default_faults = checked_defaults(defaults, folder)
+    split = split_jobs(jobs, shared)
+    services, timers = [*services, *split.services], [*timers, *split.timers]
+    parts = joined_parts(checked_services(services), checked_timers(timers, folder), len(jobs))
+    some_services = [_placed(each, path) for each in related_services(parts[0])]
+    some_timers = related_timers(parts[1], some_services)
+    warned = [*warnings, *map(placed, footguns(settings, some_services, some_timers, line_of))]
+    some_notify = checked_notify(notify)
+    if look is not None:
+        warned += [
+            placed(Warned("service", each.id, each.index, reason, line_of("service", each.index, key)))
+            for each in some_services
+            if each.entry is not None
+            for key, reason in look(each.entry)
+        ]
+    # What is wrong with the dashboard is wrong with the settings of the supervisor.
+    of_settings: tuple[tuple[Table, list[EntryFault]], ...] = (
+        ("supervisor", setting_faults),
+        ("dashboard", dashboard_faults),
+        ("defaults", default_faults),
+    )
+    targets = (id_in(written, "target") for written in timers)
+    wrong_settings = tuple(
+        Invalid("supervisor", None, 0, fault.reason, line_of(table, 0, fault.key))
+        for table, faults in of_settings
+        for fault in faults
+    )
+    # What is wrong with a job is told of its service.
+    wrong = (
+        *faults_of("service", some_services),
+        *faults_of("timer", some_timers[: own["timer"]]),
+        *faults_of("notify", some_notify),
+    )
+    firsts = {(each.kind, each.index): each for each in reversed(wrong)}
+    return Config(
+        path=path,
+        settings=settings,
+        services=tuple(each.entry for each in some_services if each.entry is not None),
+        timers=tuple(each.entry for each in some_timers if each.entry is not None),
+        invalid=(*wrong_settings, *reversed(firsts.values())),
+        faults=(*wrong_settings, *wrong),
+        warnings=tuple(warned),
+        dashboard=_dashboard_placed(Dashboard(**pages), path),
+        notify=tuple(each.entry for each in some_notify if each.entry is not None),
+        is_listen_given="listen" in pages,
+        targets=frozenset(target for target in targets if target is not None),
+        files=_calendar_files([*timers, defaults], folder),
     )
 
 
-def toml_document(path: Path, text: str) -> tuple[dict[str, Any], Places]:
+def _calendar_files(entries: Sequence[object], folder: Path) -> tuple[Path, ...]:
+    """The files that entries name in `exclude`."""
+    named: dict[Path, None] = {}
+    for entry in entries:
+        given = entry.get("exclude") if isinstance(entry, Mapping) else getattr(entry, "exclude", None)
+        named |= dict.fromkeys(files_in(given, folder))
+    return tuple(named)
+
+
+def _placed(checked: Checked[Service], path: Path) -> Checked[Service]:
+    """Paths are meant as seen from the file."""
+    service = checked.entry
+    if service is None or service.cwd is service.env_file is None:
+        return checked
+    folder, cwd, env_file = path.absolute().parent, service.cwd, service.env_file
+    if env_file is not None:
+        dash = "-" if env_file.startswith("-") else ""
+        env_file = f"{dash}{folder / env_file.removeprefix('-')}"
+    cwd = None if cwd is None else str(folder / cwd)
+    return replace(checked, draft=replace(service, cwd=cwd, env_file=env_file))
+
+
+def _dashboard_placed(dashboard: Dashboard, path: Path) -> Dashboard:
+    """Its paths are meant as seen from the file, too."""
+    folder = path.absolute().parent
+    listen = address(dashboard.listen)
+    tokens = (dashboard.token_file, dashboard.viewer_token_file)
+    token_file, viewer_token_file = (None if each is None else str(folder / each) for each in tokens)
+    if listen.path is not None:
+        listen = ListenAddress(path=str(folder / listen.path))
+    return replace(dashboard, listen=str(listen), token_file=token_file, viewer_token_file=viewer_token_file)
+
+
+# --- TOML ---
+
+
+def _toml_document(path: Path, text: str) -> Document:
+    tables, places = toml_tables(path, text)
+    if faults := _shape_faults(tables, places):
+        raise ConfigError(path, faults)
+    return Document(
+        tables.get("service", []),
+        tables.get("timer", []),
+        tables.get("supervisor", {}),
+        tables.get("dashboard", {}),
+        places,
+        jobs=tables.get("job", []),
+        defaults=tables.get("defaults", {}),
+        notify=tables.get("notify", []),
+    )
+
+
+def toml_tables(path: Path, text: str) -> tuple[dict[str, Any], Places]:
     """What a TOML text holds, and where. Raises ConfigError."""
     import tomllib  # noqa: PLC0415 - a Python file does not need it
 
@@ -114,40 +291,140 @@ def _syntax_fault(said: str, text: str) -> FileFault:
 
 
 def _shape_faults(document: Mapping[str, Any], places: Places) -> list[FileFault]:
-    faults = [_shape_fault(name, value) for name, value in document.items()]
-    lines = [places.top.get(name) for name in document]
-    return [FileFault(fault, line) for fault, line in zip(faults, lines, strict=True) if fault is not None]
+    faults = [(_shape_fault(name, value), places.top.get(name)) for name, value in document.items()]
+    return [FileFault(fault, line) for fault, line in faults if fault is not None]
 
 
 def _shape_fault(name: str, value: object) -> str | None:
+    if name in SETTING_KEYS and not isinstance(value, dict | list):
+        return f"{name} is a setting: write it under [supervisor]"
     if name not in _TOML_NAMES:
         what = "table" if isinstance(value, dict | list) else "key"
         return f"unknown {what} {quoted(name)}{did_you_mean(name, _TOML_NAMES, _TOML_ALIASES)}"
-    if name in {"supervisor", "dashboard"}:
-        return None if isinstance(value, dict) else f"{name} must be a table, not {shown(value)}"
+    if name in {"supervisor", "dashboard", "defaults"}:
+        return None if isinstance(value, dict) else f"{name} must be a table, not {value_text(value)}"
     if isinstance(value, dict):
         return f"write [[{name}]] with two brackets: there can be several"
-    return None if isinstance(value, list) else f"{name} must be an array of tables, not {shown(value)}"
+    return None if isinstance(value, list) else f"{name} must be an array of tables, not {value_text(value)}"
 
 
-# --- Python ---
+# --- included files ---
 
 
-def _load_python(path: Path, text: str, look: Look | None) -> Config:
-    from duly.config.python_file import executed  # noqa: PLC0415 - a TOML file does not need it
+def included_files(settings: Settings, path: Path) -> list[Path]:
+    """The files that a configuration includes, in the order in which they count."""
+    folder = path.absolute().parent
+    found = {each: None for pattern in settings.include for each in sorted(folder.glob(pattern))}
+    return [each for each in found if each != path.absolute()]
 
-    result = executed(path, text)
-    counts = {"service": len(result.services), "timer": len(result.timers), "supervisor": 1, "dashboard": 1}
-    return config_of(
-        path,
-        result.services,
-        result.timers,
-        result.supervisor,
-        dashboard=result.dashboard,
-        line_of=line_finder(result.places, counts),
-        warnings=result.warnings,
-        look=look,
+
+def _with_included(path: Path, document: Document) -> Document:
+    """The document with the entries of the files that it includes. A bad file is an invalid job."""
+    settings, _ = checked_settings(document.supervisor)
+    beside = path.absolute().parent / _CUSTOMARY
+    if "include" not in settings and path.suffix.lower() == ".toml" and any(beside.glob("*.toml")):
+        reason = f'{_CUSTOMARY} holds files that are not read; include = "{_CUSTOMARY}/*.toml" reads them'
+        warned = Warned("supervisor", None, 0, reason, document.places.top.get("supervisor"))
+        return document._replace(warnings=(*document.warnings, warned))
+    try:
+        files = included_files(Settings(include=settings.get("include", ())), path)
+    except (ValueError, OSError, NotImplementedError) as error:  # an absolute pattern, or an empty one
+        raise ConfigError(path, [FileFault(f"include cannot be read: {error}")]) from error
+    for file in files:
+        document = _including(document, file, str(file.relative_to(path.absolute().parent)))
+    return document
+
+
+def _including(document: Document, file: Path, shown: str) -> Document:
+    try:
+        tables, places = toml_tables(file, text_of(file))
+        for name in tables:
+            if name not in _ENTRIES:
+                reason = f"{quoted(name)} cannot stand in an included file; only job, service and timer can"
+                raise ConfigError(file, [FileFault(reason, places.top.get(name))])  # noqa: TRY301
+        if faults := _shape_faults(tables, places):
+            raise ConfigError(file, faults)  # noqa: TRY301
+    except ConfigError as error:
+        tables = {"job": [EntryFault(error.reason)]}
+        places = Places({"job": [TableLines(error.line)]})
+    own = {"service": document.services, "timer": document.timers, "job": document.jobs}
+    theirs = {name: tables.get(name, []) for name in own}
+    document.places.include(
+        places,
+        shown,
+        own={name: len(entries) for name, entries in own.items()},
+        included={name: len(entries) for name, entries in theirs.items()},
+    )
+    return document._replace(
+        services=[*own["service"], *theirs["service"]],
+        timers=[*own["timer"], *theirs["timer"]],
+        jobs=[*own["job"], *theirs["job"]],
     )
 
 
-_FORMS: Mapping[str, Callable[[Path, str, Look | None], Config]] = {".toml": _load_toml, ".py": _load_python}
+def _python_document(path: Path, text: str) -> Document:
+    from duly.config.python_file import python_document  # noqa: PLC0415 - a TOML file does not need it
+
+    return python_document(path, text)
+
+
+_FORMS: Mapping[str, Callable[[Path, str], Document]] = {".toml": _toml_document, ".py": _python_document}
+
+
+# --- the text of a file ---
+#
+# A path can be anything: a directory, a pipe that nobody writes to, a device. None of them may block or
+# fill the memory, so the path is checked before it is opened, and the open file once more.
+
+
+_CUSTOMARY = "conf.d"
+MOST_BYTES = 4 * 1024 * 1024
+_SORTS = {
+    stat.S_IFDIR: "is a directory",
+    stat.S_IFIFO: "is a pipe, not a file",
+    stat.S_IFSOCK: "is a socket, not a file",
+    stat.S_IFCHR: "is a device, not a file",
+    stat.S_IFBLK: "is a device, not a file",
+}
+
+
+def text_of(path: Path) -> str:
+    """The text of a file. Raises ConfigError."""
+    return decoded(path, content_of(path))
+
+
+def content_of(path: Path, if_missing: str = "does not exist") -> bytes:
+    """What is in an ordinary file, or the beginning of it if that is too much. Raises ConfigError."""
+    try:
+        _regular(path, os.stat(path).st_mode)  # noqa: PTH116 - Path.stat hides nothing either way
+        # Without blocking: between the two questions the file may have become a pipe.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
+            _regular(path, os.fstat(file.fileno()).st_mode)
+            return file.read(MOST_BYTES + 1)
+    except FileNotFoundError as error:
+        raise _unusable(path, if_missing) from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _unusable(path, f"cannot be read: {reason.lower()}") from error
+
+
+def _regular(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise _unusable(path, _SORTS.get(stat.S_IFMT(mode), "is not an ordinary file"))
+
+
+def decoded(path: Path, content: bytes) -> str:
+    """The text that *content* is. Raises ConfigError if it is none, or too much."""
+    if len(content) > MOST_BYTES:
+        raise _unusable(path, "is larger than 4 MiB, which no such file is; is it the right one?")
+    if b"\0" in content:
+        raise _unusable(path, "is binary, not text")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(path, [FileFault("is not UTF-8 text", line)]) from error
+
+
+def _unusable(path: Path, reason: str) -> ConfigError:
+    return ConfigError(path, [FileFault(reason)])

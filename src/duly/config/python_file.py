@@ -5,6 +5,7 @@ directory is forgotten, so that a reload reads those modules anew. What it print
 belongs to the command. Ctrl-C passes; every other end is one sentence, `os._exit` included.
 """
 
+import ast
 import contextlib
 import importlib
 import io
@@ -13,70 +14,60 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
-from duly.config.errors import ConfigError, FileFault
-from duly.config.lines import Places
-from duly.config.python_lines import python_places
-from duly.config.schema import Table, Warned
-from duly.config.words import a_or_an, printable, shown
+from duly.config.lines import Document, Places, TableLines
+from duly.config.schema import ConfigError, FileFault, Table, Warned
+from duly.formatting import a_or_an, printable, value_text
 
 PYTHON_NAMES: Mapping[str, Table] = {
     "SERVICES": "service",
     "TIMERS": "timer",
+    "JOBS": "job",
+    "NOTIFY": "notify",
     "SUPERVISOR": "supervisor",
     "DASHBOARD": "dashboard",
+    "DEFAULTS": "defaults",
 }
 _MODULE = "duly_config"
 _LONGEST_MESSAGE = 200
 _ALMOST = {
     **dict.fromkeys(("SERVICE", "Services", "services", "service"), "SERVICES"),
     **dict.fromkeys(("TIMER", "Timers", "timers", "timer"), "TIMERS"),
+    **dict.fromkeys(("JOB", "Jobs", "jobs", "job"), "JOBS"),
     **dict.fromkeys(("Supervisor", "supervisor"), "SUPERVISOR"),
     **dict.fromkeys(("Dashboard", "dashboard"), "DASHBOARD"),
+    **dict.fromkeys(("DEFAULT", "Defaults", "defaults"), "DEFAULTS"),
+    **dict.fromkeys(("Notify", "notify"), "NOTIFY"),
 }
 _SORTS: Mapping[str, tuple[type, ...]] = {
     "SERVICES": (list, tuple),
     "TIMERS": (list, tuple),
-    "SUPERVISOR": (dict,),
-    "DASHBOARD": (dict,),
+    "JOBS": (list, tuple),
+    "NOTIFY": (list, tuple),
+    "SUPERVISOR": (dict, Mapping),
+    "DASHBOARD": (dict, Mapping),
+    "DEFAULTS": (dict, Mapping),
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Executed:
-    """What a Python file defines."""
-
-    services: Sequence[object]
-    timers: Sequence[object]
-    supervisor: Mapping[Any, Any]
-    dashboard: Mapping[Any, Any]
-    warnings: tuple[Warned, ...]
-    places: Places
-
-
-def executed(path: Path, text: str) -> Executed:
+def python_document(path: Path, text: str) -> Document:
     """Execute the file and take its lists. Raises ConfigError."""
     module = ModuleType(_MODULE)
     module.__file__ = str(path.absolute())
     printed = _Printed(module.__file__)
     try:
         code = compile(text, module.__file__, "exec", dont_inherit=True)
-        with (
-            _isolated(module, path.absolute().parent),
-            contextlib.redirect_stdout(printed),
-            _without_exit(),
-        ):
+        with _isolated(module, path.absolute().parent), contextlib.redirect_stdout(printed), _without_exit():
             exec(code, module.__dict__)  # noqa: S102 - the file is a program, and its author runs it
     except BaseException as error:  # SystemExit and worse must not end the daemon that reloads
         is_ours = threading.current_thread() is threading.main_thread()  # nowhere else does Ctrl-C come
         if isinstance(error, KeyboardInterrupt) and is_ours:
             raise
         raise ConfigError(path, [_fault(error, module.__file__)]) from error
-    return _taken(path, text, vars(module), printed)
+    return _document(path, text, vars(module), printed)
 
 
 @contextlib.contextmanager
@@ -129,14 +120,12 @@ class _Printed(io.TextIOBase):
         self.was_used = False
 
     def write(self, text: str) -> int:
-        """Write to stderr instead."""
         if not self.was_used:
             self.was_used = True
             self.line = _line_in(self._file, sys._getframe())  # noqa: SLF001 - no other way to see who prints
         return sys.stderr.write(text)
 
     def writable(self) -> bool:
-        """Yes."""
         return True
 
 
@@ -152,7 +141,7 @@ def _fault(error: BaseException, file: str) -> FileFault:
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     line = own[-1].lineno if own else None
     if isinstance(error, SystemExit):
-        return FileFault("calls exit; a configuration only defines SERVICES and TIMERS", line)
+        return FileFault("calls exit; a configuration only defines JOBS, SERVICES and TIMERS", line)
     return FileFault(f"raises {type(error).__name__}{_message(error)}", line)
 
 
@@ -164,21 +153,24 @@ def _message(error: BaseException) -> str:
     return f": {printable(said[:_LONGEST_MESSAGE])}" if said else ""
 
 
-def _taken(path: Path, text: str, names: Mapping[str, Any], printed: _Printed) -> Executed:
-    places = python_places(text, PYTHON_NAMES)
+def _document(path: Path, text: str, names: Mapping[str, Any], printed: _Printed) -> Document:
+    places = python_places(text)
     faults = list(_shape_faults(names, places.top))
     if faults:
         raise ConfigError(path, faults)
     warning = Warned(
         "supervisor", None, 0, "the file prints while it is loaded; that goes to stderr", printed.line
     )
-    return Executed(
+    return Document(
         names.get("SERVICES", ()),
         names.get("TIMERS", ()),
         names.get("SUPERVISOR", {}),
         names.get("DASHBOARD", {}),
-        (warning,) if printed.was_used else (),
         places,
+        (warning,) if printed.was_used else (),
+        names.get("JOBS", ()),
+        names.get("DEFAULTS", {}),
+        names.get("NOTIFY", ()),
     )
 
 
@@ -187,17 +179,60 @@ def _shape_faults(names: Mapping[str, Any], lines: Mapping[str, int]) -> Iterato
         if wrong in names and right not in names and isinstance(names[wrong], _SORTS[right]):
             yield FileFault(f"defines {wrong}, which is not read; did you mean {right}?", lines.get(wrong))
             return
-    if "SERVICES" not in names and "TIMERS" not in names:
-        yield FileFault("defines neither SERVICES nor TIMERS")
-    for name in ("SERVICES", "TIMERS"):
-        if name in names and not isinstance(names[name], list | tuple):
-            yield FileFault(f"{name} must be a list, not {_sort(names[name])}", lines.get(name))
-    for name in ("SUPERVISOR", "DASHBOARD"):
-        if not isinstance(names.get(name, {}), Mapping):
-            yield FileFault(f"{name} must be a dict, not {_sort(names[name])}", lines.get(name))
+    if not {"SERVICES", "TIMERS", "JOBS"} & names.keys():
+        yield FileFault("defines neither JOBS nor SERVICES nor TIMERS")
+    for name, kinds in _SORTS.items():
+        value = names.get(name, kinds[0]())
+        if not isinstance(value, kinds):
+            what = "dict" if kinds[0] is dict else "list"
+            said = f"{a_or_an(type(value).__name__)}; write list(...) around it"
+            said = said if isinstance(value, Iterator) else value_text(value)
+            if isinstance(value, bool):
+                said += "; the switch is SUPERVISOR = {'timers': True}"
+            yield FileFault(f"{name} must be a {what}, not {said}", lines.get(name))
 
 
-def _sort(value: object) -> str:
-    if isinstance(value, Iterator):
-        return f"{a_or_an(type(value).__name__)}; write list(...) around it"
-    return shown(value)
+# --- lines of entries, where a list is written out and not computed ---
+
+
+def python_places(text: str) -> Places:
+    """Where the lists of a Python file are assigned, and their elements where the list is written out."""
+    places = Places()
+    for node in ast.parse(text).body:
+        targets: Sequence[ast.expr] = ()
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign):
+            targets = [node.target]
+        for target in targets:
+            if isinstance(target, ast.Name):
+                places.top[target.id] = node.lineno
+                if target.id in PYTHON_NAMES:
+                    places.tables[PYTHON_NAMES[target.id]] = _elements(getattr(node, "value", None))
+    return places
+
+
+def _elements(value: ast.expr | None) -> list[TableLines]:
+    if isinstance(value, ast.Dict):  # the settings
+        return [TableLines(value.lineno, _literal_keys(value))]
+    if not isinstance(value, ast.List | ast.Tuple) or any(
+        isinstance(each, ast.Starred) for each in value.elts
+    ):
+        return []
+    return [_element(each) for each in value.elts]
+
+
+def _element(node: ast.expr) -> TableLines:
+    if isinstance(node, ast.Dict):
+        return TableLines(node.lineno, _literal_keys(node))
+    if isinstance(node, ast.Call):
+        return TableLines(node.lineno, {each.arg: each.value.lineno for each in node.keywords if each.arg})
+    return TableLines(node.lineno)
+
+
+def _literal_keys(node: ast.Dict) -> dict[str, int]:
+    return {
+        key.value: key.lineno
+        for key in node.keys
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    }

@@ -2,8 +2,8 @@
 
 Tasks are kept in buckets by the instant at which they next need a look, and a heap orders the distinct
 instants. A minute in which ten thousand tasks are due is one heap entry; an idle minute costs nothing.
-A task stands on it once: a new instant takes the place of the old one, so that nobody is woken for what no
-longer holds, and a task that is moved every minute for years leaves nothing behind.
+A task stands on it once: a new instant takes the place of the old one. So nobody is woken for what no longer
+holds, and a task that is moved every minute for years leaves nothing behind.
 """
 
 from heapq import heapify, heappop, heappush
@@ -39,9 +39,10 @@ class Agenda:
         else:
             bucket[name] = None
 
-    def remove(self, name: str) -> None:
-        """Have *name* looked at no more."""
-        if (place_us := self._places.pop(name, None)) is not None:
+    def discard(self, name: str) -> None:
+        """Have *name* not looked at any more."""
+        place_us = self._places.pop(name, None)
+        if place_us is not None:
             self._vacate(name, place_us)
 
     def _vacate(self, name: str, place_us: Instant) -> None:

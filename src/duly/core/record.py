@@ -1,18 +1,20 @@
 """Records: a task as a store keeps it, and back.
 
 A record is the plain values of a task in the order of `COLUMNS`. Reading one back trusts nothing: a store
-may be damaged, or edited by hand, and each fault has its own error (SCHEDULER.md 6).
+may be damaged, or edited by hand, and each fault has its own error (spec/scheduler.md 6.2).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from duly.core.schedule import Schedule
-from duly.core.task import Task
+from duly.core.entries import entry_text
+from duly.core.task import Task, counted_anew
+from duly.core.timetable import Timetable
 from duly.errors import (
     InvalidCronExpressionError,
+    InvalidScheduleError,
     TaskInvalidStructureError,
     TaskInvalidTypeError,
     TaskInvalidValueError,
@@ -23,39 +25,62 @@ from duly.instant import EARLIEST_US, LATEST_US
 
 Record = Sequence[Any]
 
-COLUMNS = (
-    "id",
-    "name",
-    "cron",
-    "retry_delay_us",
-    "registered_us",
-    "answered_us",
-    "last_attempt_us",
-    "last_success_us",
-    "last_failure_us",
-    "retry_at_us",
-    "retry_count",
-    "interrupted",
-    "due_stands",
-    "running_since_us",
-    "origin_us",
-    "scheduler_id",
-)
+_Time = Annotated[int, msgspec.Meta(ge=EARLIEST_US, le=LATEST_US)]
+_TimeOrNone = _Time | None
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Row(msgspec.Struct, array_like=True, gc=False):
+    """A sound record: each column of the table with its type and range. The one list of columns.
+
+    A new one that changes when a task runs stands last before `scheduler_id`: the rows of a cluster hold the
+    state as a list.
+    """
+
+    id: _Count
+    name: str
+    cron: str
+    retry_delay_us: _Count
+    registered_us: _Time
+    answered_us: _Time
+    last_attempt_us: _TimeOrNone
+    last_success_us: _TimeOrNone
+    last_failure_us: _TimeOrNone
+    retry_at_us: _TimeOrNone
+    retry_count: _Count
+    interrupted: _Count
+    due_stands: _Count
+    running_since_us: _TimeOrNone
+    origin_us: _TimeOrNone
+    paused: _Count
+    requested_us: _TimeOrNone
+    scheduler_id: str
+    entry: str | None
+
+
+COLUMNS = _Row.__struct_fields__
 """What is kept of a task, in order."""
 
-STATE_COLUMNS = COLUMNS[4:15]
+STATE_COLUMNS = COLUMNS[4:-2]
 """What changes when a task runs; the rest changes only when it is registered."""
 
-_COUNTS = frozenset({"id", "retry_delay_us", "retry_count", "interrupted", "due_stands"})
-_TEXTS = frozenset({"name", "cron", "scheduler_id"})
-_OPTIONAL = frozenset(
-    {"last_attempt_us", "last_success_us", "last_failure_us", "retry_at_us", "running_since_us", "origin_us"}
-)
+_TYPES = get_type_hints(_Row, include_extras=True)
+"""The type of each column, for what is wrong with a record."""
 
 
 def record_of(task: Task) -> tuple[object, ...]:
-    """The whole record of a task."""
-    return (task.id, task.name, task.schedule.text, task.retry_delay_us, *state_of(task), task.scheduler_id)
+    definition = task.id, task.name, task.schedule.text, task.retry_delay_us
+    return (*definition, *state_of(task), task.scheduler_id, task.entry)
+
+
+def record_with_state(
+    definition: tuple[int, str, str, int], state: Sequence[Any], scheduler_id: str, entry: str | None = None
+) -> Record:
+    """The record of a task whose state is kept as one value, as in a cluster.
+
+    Its *definition* is the id, the name, the schedule and the retry delay.
+    """
+    return (*definition, *state, scheduler_id, entry)
 
 
 def state_of(task: Task) -> tuple[object, ...]:
@@ -72,52 +97,31 @@ def state_of(task: Task) -> tuple[object, ...]:
         int(task.due_stands),
         task.running_since_us,
         task.origin_us,
+        int(task.paused),
+        task.requested_us,
     )
 
 
-_Time = Annotated[int, msgspec.Meta(ge=EARLIEST_US, le=LATEST_US)]
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class _Row(msgspec.Struct, array_like=True, gc=False):
-    """A sound record: the fields of COLUMNS, each with its type and range."""
-
-    id: _Count
-    name: str
-    cron: str
-    retry_delay_us: _Count
-    registered_us: _Time
-    answered_us: _Time
-    last_attempt_us: _Time | None
-    last_success_us: _Time | None
-    last_failure_us: _Time | None
-    retry_at_us: _Time | None
-    retry_count: _Count
-    interrupted: _Count
-    due_stands: _Count
-    running_since_us: _Time | None
-    origin_us: _Time | None
-    scheduler_id: str
-
-
-def task_from(record: Any, schedule_of: Callable[[str], Schedule]) -> Task:
+def task_from(record: Any, schedule_of: Callable[[str], Timetable]) -> Task:
     """The task that *record* holds. Raises a TaskTryDeserializeError."""
     try:
         row = msgspec.convert(record, _Row)
     except msgspec.ValidationError as error:
         raise _fault(record) from error
+    if row.entry is not None:
+        entry_text(row.entry)
     try:
         schedule = schedule_of(row.cron)
-    except InvalidCronExpressionError as error:
+    except (InvalidCronExpressionError, InvalidScheduleError) as error:
         raise TaskInvalidValueError(field="cron", value=row.cron, reason=error.message) from error
-    return Task(
+    task = Task(
         row.id,
         row.name,
         schedule,
         row.retry_delay_us,
         row.registered_us,
         row.answered_us,
-        schedule.due_after(row.answered_us),
+        schedule.due_after(row.answered_us, row.registered_us),
         row.last_attempt_us,
         row.last_success_us,
         row.last_failure_us,
@@ -127,8 +131,12 @@ def task_from(record: Any, schedule_of: Callable[[str], Schedule]) -> Task:
         bool(row.due_stands),
         row.running_since_us,
         row.origin_us,
+        bool(row.paused),
+        row.requested_us,
         row.scheduler_id,
+        row.entry,
     )
+    return task if not schedule.is_from_end else counted_anew(task)
 
 
 def _fault(record: Any) -> TaskTryDeserializeError:
@@ -142,14 +150,15 @@ def _fault(record: Any) -> TaskTryDeserializeError:
 
 
 def _fault_of(field: str, value: Any) -> TaskTryDeserializeError | None:
-    expected = "str" if field in _TEXTS else "int"
+    kind = _TYPES[field]
+    expected = "str" if kind in (str, str | None) else "int"
     if value is None:
-        return None if field in _OPTIONAL else TaskMissingFieldError(field=field)
+        return None if kind in (_TimeOrNone, str | None) else TaskMissingFieldError(field=field)
     if type(value).__name__ != expected:
         return TaskInvalidTypeError(field=field, value=value, expected_type=expected)
-    if field in _COUNTS and value < 0:
+    if kind == _Count and value < 0:
         return TaskInvalidValueError(field=field, value=value, reason="must not be negative")
-    if expected == "int" and field not in _COUNTS and not EARLIEST_US <= value <= LATEST_US:
+    if kind in (_Time, _TimeOrNone) and not EARLIEST_US <= value <= LATEST_US:
         reason = "is no time between the years 1 and 9999"
         return TaskInvalidValueError(field=field, value=value, reason=reason)
     return None

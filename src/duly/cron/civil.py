@@ -1,9 +1,9 @@
 """Civil time lines: how the wall clock of a zone runs over real instants.
 
-The rule this module guards (SCHEDULER.md 2): a civil minute that the clock skips never occurs, and one that
-it shows twice occurs when it is first shown. A zone is therefore a row of *spans*, stretches of constant
-offset in which every civil minute counts; the repeated part after a fall-back belongs to no span, and
-between two spans of a spring-forward there is a hole. Everything about DST is in this one shape.
+The rule this module guards (spec/scheduler.md 2.2): a civil minute that the clock skips never occurs, and
+one that it shows twice occurs when it is first shown. A zone is therefore a row of *spans*, stretches of
+constant offset in which every civil minute counts; the repeated part after a fall-back belongs to no span,
+and between two spans of a spring-forward there is a hole. Everything about DST is in this one shape.
 
 Works for any tzinfo by asking it for offsets. Knows nothing of cron.
 """

@@ -10,6 +10,7 @@ Pure: no clock, no state that changes an answer.
 import re
 from calendar import monthrange
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from itertools import islice
@@ -32,26 +33,12 @@ _LONGEST_MONTHS = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 @final
+@dataclass(slots=True, init=False, repr=False, eq=False)
 class CronExpression:
     """An expression. Make one with `parse`, or with `of_masks` where there is no cron text.
 
     Two are equal when their texts are, and were taken to mean the same.
     """
-
-    __slots__ = (
-        "_day_masks",
-        "_either",
-        "_first_hour",
-        "_first_minute",
-        "_hour_from",
-        "_last_minute",
-        "_line",
-        "_masks",
-        "_minute_from",
-        "_month_from",
-        "_months",
-        "text",
-    )
 
     text: str
     """The expression exactly as it was given."""
@@ -75,7 +62,7 @@ class CronExpression:
         """The expression *text* stands for. Raises InvalidCronExpressionError, with the field and why."""
         if type(text) is str and len(text) <= _LONGEST_KEPT:
             return _kept(text)
-        return _parsed(text)
+        return _expression_of(text)
 
     @classmethod
     def of_masks(cls, text: str, masks: tuple[int, int, int, int, int]) -> "CronExpression":
@@ -86,7 +73,7 @@ class CronExpression:
         for field, mask in zip(FIELDS, masks, strict=True):
             if not mask or mask & ~field.every:
                 raise ValueError(f"{field.name} mask {mask:#x} is empty or has values outside its field")
-        return _made(text, masks, either=False)
+        return _expression_from(text, masks, either=False)
 
     @property
     def masks(self) -> tuple[int, int, int, int, int]:
@@ -101,7 +88,7 @@ class CronExpression:
     @property
     def has_a_date(self) -> bool:
         """Whether some month that it names is long enough for some day that it names."""
-        return self._either or _has_a_date(self._masks[2], self._masks[3])
+        return self._either or has_a_date(self._masks[2], self._masks[3])
 
     def matches(self, moment: datetime) -> bool:
         """Whether the minute *moment* lies in is due: it matches, exists, and is shown for the first time."""
@@ -173,10 +160,6 @@ class CronExpression:
     def upcoming(self, moment: datetime, count: int) -> list[datetime]:
         """The next *count* due instants after *moment*."""
         return list(islice(self._all_after(moment), count))
-
-    def is_equivalent_to(self, other: "CronExpression") -> bool:
-        """Whether both are due at exactly the same times, however they are written."""
-        return self._meaning() == other._meaning()  # noqa: SLF001 - same class, another object
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CronExpression):
@@ -324,24 +307,14 @@ class CronExpression:
             cause=ValueError(f"there is no occurrence {side} that time within the years 1 to 9999"),
         )
 
-    def _meaning(self) -> tuple[object, ...]:
-        """What the expression says, stripped of how it says it."""
-        minutes, hours, _, months, _ = self._masks
-        days = tuple(
-            tuple(mask & (2 << _LONGEST_MONTHS[month]) - 1 for mask in self._day_masks)
-            for month in range(1, 13)
-            if months >> month & 1
-        )
-        return minutes, hours, months, days
 
-
-def _parsed(text: object) -> CronExpression:
+def _expression_of(text: object) -> CronExpression:
     if not isinstance(text, str):
         reason = f"must be text, not {type(text).__name__}"
         raise InvalidCronExpressionError(expression=repr(text), field="expression", reason=reason)
     words = _WORDS.findall(text)
     if len(words) != 5:
-        raise _refused(text, _miscounted(words))
+        raise _refusal(text, _count_fault(words))
     try:
         minutes, hours, days, months, weekdays = map(parse_field, FIELDS, words)
     except FieldParseError as error:
@@ -349,12 +322,12 @@ def _parsed(text: object) -> CronExpression:
             expression=text, field=error.details["fieldName"], reason=error.reason, cause=error
         ) from error
     either = words[2] != "*" and words[4] != "*"
-    if not either and words[2] != "*" and not _has_a_date(days, months):
-        raise _refused(text, "can never match: no such day in any of its months")
-    return _made(text, (minutes, hours, days, months, weekdays), either=either)
+    if not either and words[2] != "*" and not has_a_date(days, months):
+        raise _refusal(text, "can never match: no such day in any of its months")
+    return _expression_from(text, (minutes, hours, days, months, weekdays), either=either)
 
 
-def _made(text: str, masks: tuple[int, int, int, int, int], *, either: bool) -> CronExpression:
+def _expression_from(text: str, masks: tuple[int, int, int, int, int], *, either: bool) -> CronExpression:
     minutes, hours, days, months, weekdays = masks
     self = CronExpression.__new__(CronExpression)
     self.text = text
@@ -372,20 +345,20 @@ def _made(text: str, masks: tuple[int, int, int, int, int], *, either: bool) -> 
     return self
 
 
-_kept = lru_cache(maxsize=8192)(_parsed)
+_kept = lru_cache(maxsize=8192)(_expression_of)
 
 
-def _refused(text: str, reason: str) -> InvalidCronExpressionError:
+def _refusal(text: str, reason: str) -> InvalidCronExpressionError:
     return InvalidCronExpressionError(expression=text, field="expression", reason=reason)
 
 
-def _miscounted(words: list[str]) -> str:
+def _count_fault(words: list[str]) -> str:
     if words and words[0].startswith("@"):
         return "is a macro (@), which POSIX cron does not have"
     return f"must have 5 fields (minute hour day month weekday), not {len(words)}"
 
 
-def _has_a_date(days: int, months: int) -> bool:
+def has_a_date(days: int, months: int) -> bool:
     """Whether some month of *months* is long enough for some day of *days*."""
     earliest = (days & -days).bit_length() - 1
     return any(months >> month & 1 and earliest <= _LONGEST_MONTHS[month] for month in range(1, 13))

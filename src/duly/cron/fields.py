@@ -34,6 +34,11 @@ DAY = _field("day", 1, 31)
 MONTH = _field("month", 1, 12)
 WEEKDAY = _field("weekday", 0, 6)
 FIELDS = (MINUTE, HOUR, DAY, MONTH, WEEKDAY)
+MONTH_NAMES = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
+WEEKDAY_NAMES = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
 
 # [0-9], not \d: POSIX knows the ten ASCII digits, Python's \d knows several hundred.
 _RANGE = re.compile(r"([0-9]+)-([0-9]+)")
@@ -77,9 +82,9 @@ def _element_mask(field: Field, text: str, element: str) -> int:
     if bounds := _RANGE.fullmatch(element):
         first, last = (_value(field, text, bound) for bound in bounds.groups())
         if first > last:
-            raise _refused(field, text, f"has a range that runs backwards ({element})")
+            raise _refusal(field, text, f"has a range that runs backwards ({element})")
         return (2 << last) - (1 << first)
-    raise _refused(field, text, _fault(element))
+    raise _refusal(field, text, _fault(element))
 
 
 def _value(field: Field, text: str, digits: str) -> int:
@@ -91,7 +96,7 @@ def _value(field: Field, text: str, digits: str) -> int:
     if not field.lowest <= value <= field.highest:
         hint = "; Sunday is 0" if field is WEEKDAY and value == 7 else ""
         shown = significant if len(significant) <= 20 else significant[:20] + "…"
-        raise _refused(field, text, f"must be {field.lowest}-{field.highest}, not {shown}{hint}")
+        raise _refusal(field, text, f"must be {field.lowest}-{field.highest}, not {shown}{hint}")
     return value
 
 
@@ -119,5 +124,5 @@ def _fault(element: str) -> str:
     return f"has {shown!r}, which is neither a number, a range nor *"
 
 
-def _refused(field: Field, text: str, reason: str) -> FieldParseError:
+def _refusal(field: Field, text: str, reason: str) -> FieldParseError:
     return FieldParseError(field_name=field.name, field_value=text, reason=reason)

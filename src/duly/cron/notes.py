@@ -1,8 +1,8 @@
 """What a person should know about a firing near a clock change: what was skipped, what is shown twice.
 
 For a row of consecutive firings: between two of them the clocks may have gone forward (then some civil
-minutes never came) or back (then some came twice, and only the first counted). A year of changes between two
-rare firings is noise, so then only those are told that skipped something, and that the offset is another one.
+minutes never came) or back (then some came twice, and only the first counted). Many changes between two rare
+firings are noise: then only those that skipped something are noted, and that the offset is another one.
 
 Pure; the words are for `duly next`, the rule itself is in `civil`.
 """
@@ -16,6 +16,7 @@ from typing import Literal
 from duly.cron.civil import timeline
 from duly.cron.expression import CronExpression
 from duly.errors import CronCalculationError
+from duly.formatting import joined, spelled_length
 
 _MICROSECOND = timedelta(microseconds=1)
 _MOST_LISTED = 3
@@ -86,7 +87,7 @@ def _since(expression: CronExpression, earlier: datetime, firing: datetime) -> I
     for change in changes:
         skipped = skipped_times(expression, change)
         if skipped or len(changes) == 1:
-            yield Note("forward" if change.is_forward else "back", _told(change, skipped))
+            yield Note("forward" if change.is_forward else "back", _change_text(change, skipped))
     if len(changes) > 1 and earlier.utcoffset() != firing.utcoffset():
         offset = firing.utcoffset()
         assert offset is not None
@@ -99,22 +100,22 @@ def _repetition(firing: datetime) -> Iterator[Note]:
         yield Note("repeated", f"{firing:%H:%M} is shown twice: due the first time only")
 
 
-def _told(change: ClockChange, skipped: list[datetime]) -> str:
+def _change_text(change: ClockChange, skipped: list[datetime]) -> str:
     direction = "forward" if change.is_forward else "back"
-    shift = duration_text(abs(change.shown_after - change.shown_before))
-    told = (
+    shift = spelled_length(abs(change.shown_after - change.shown_before))
+    text = (
         f"clocks go {direction} by {shift} at {change.shown_before:%H:%M} on {change.shown_before:%Y-%m-%d};"
         f" offset is now {offset_text(change.offset)}"
     )
-    return f"{told}; {_told_skipped(skipped)}: skipped" if skipped else told
+    return f"{text}; {_skipped_text(skipped)}: skipped" if skipped else text
 
 
-def _told_skipped(skipped: list[datetime]) -> str:
+def _skipped_text(skipped: list[datetime]) -> str:
     times = [f"{time:%H:%M}" for time in skipped]
     if len(times) == 1:
         return f"{times[0]} does not occur"
     if len(times) <= _MOST_LISTED:
-        return f"{', '.join(times[:-1])} and {times[-1]} do not occur"
+        return f"{joined(times, 'and')} do not occur"
     return f"{len(times)} times from {times[0]} to {times[-1]} do not occur"
 
 
@@ -124,13 +125,6 @@ def offset_text(offset: timedelta) -> str:
     minutes, seconds = divmod(size // timedelta(seconds=1), 60)
     shown = f"{sign}{minutes // 60:02}:{minutes % 60:02}"
     return f"{shown}:{seconds:02}" if seconds else shown
-
-
-def duration_text(duration: timedelta) -> str:
-    """A duration in hours, minutes and seconds, without those that are none: 1 h, 30 min, 44 min 30 s."""
-    minutes, seconds = divmod(duration // timedelta(seconds=1), 60)
-    parts = ((minutes // 60, "h"), (minutes % 60, "min"), (seconds, "s"))
-    return " ".join(f"{number} {unit}" for number, unit in parts if number)
 
 
 def _naive_utc(moment: datetime) -> datetime:

@@ -10,7 +10,18 @@ Knows nothing of dates; what it offers always parses.
 import re
 
 from duly.cron.expression import CronExpression
-from duly.cron.fields import DAY, HOUR, MINUTE, MONTH, WEEKDAY, Field, parse_field, runs_of
+from duly.cron.fields import (
+    DAY,
+    HOUR,
+    MINUTE,
+    MONTH,
+    MONTH_NAMES,
+    WEEKDAY,
+    WEEKDAY_NAMES,
+    Field,
+    parse_field,
+    runs_of,
+)
 from duly.errors import FieldParseError, InvalidCronExpressionError
 
 # Nothing a person wrote is longer, and nobody reads a hint that is.
@@ -24,11 +35,6 @@ _MACROS = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-_MONTH_NAMES = (
-    *("january", "february", "march", "april", "may", "june"),
-    *("july", "august", "september", "october", "november", "december"),
-)
-_WEEKDAY_NAMES = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
 _ELEMENT = re.compile(
     r"(?:(?P<star>\*)|(?P<first>[0-9]+|[a-z]+)(?:-(?P<last>[0-9]+|[a-z]+))?)(?:/(?P<step>[0-9]+))?"
 )
@@ -46,17 +52,23 @@ def posix_spelling(text: str) -> str | None:
     if len(words) != 5:  # With a field for seconds or years POSIX cannot follow.
         return None
     try:
-        spelled = _spelled(words)
+        spelled = _posix_text(words)
         CronExpression.parse(spelled)
     except (_NoSpellingError, InvalidCronExpressionError):
         return None
     return spelled
 
 
-def _spelled(words: list[str]) -> str:
+def spelling_hint(text: str) -> str | None:
+    """What to write instead of a text that only other crons know, for the end of an error message."""
+    spelled = posix_spelling(text)
+    return None if spelled is None else f"write {spelled!r}, or crontab({text!r}) in an App"
+
+
+def _posix_text(words: list[str]) -> str:
     minute, hour, day, month, weekday = words
     if day == "?" and any(digit in weekday for digit in "1234567"):
-        # Whoever writes `?` may count from Sunday as 1 (Quartz) or as 0 (the rest).
+        # A dialect with `?` may count from Sunday as 1 (Quartz) or as 0 (the rest).
         raise _NoSpellingError
     spelled_day, spelled_weekday = _spelled_days(day, weekday)
     return " ".join(
@@ -81,16 +93,16 @@ def _spelled_days(day: str, weekday: str) -> tuple[str, str]:
 
 
 def _field(field: Field, word: str) -> str:
-    """One field of which all values, however written, are `*`."""
+    """One field. A text that names all values becomes `*`."""
     return "*" if _is_every(field, _values(field, word)) else _days_field(field, word)
 
 
 def _days_field(field: Field, word: str) -> str:
-    """One field of which all values are not `*` unless they were: `1-31` restricts, as far as the days go."""
+    """One field of days. A text that names all values stays as it is: `1-31` restricts, unlike `*`."""
     try:
         parse_field(field, word)
     except FieldParseError:
-        return _compact(_values(field, word))
+        return compact(_values(field, word))
     return word
 
 
@@ -146,20 +158,20 @@ def _step(digits: str | None) -> int:
 
 
 def _value(field: Field, token: str) -> int:
-    value = _named(field, token) if token.isalpha() else int(token)
+    value = _number_of_name(field, token) if token.isalpha() else int(token)
     highest = 7 if field is WEEKDAY else field.highest
     if value is None or not field.lowest <= value <= highest:
         raise _NoSpellingError
     return value
 
 
-def _named(field: Field, token: str) -> int | None:
-    names = {MONTH: _MONTH_NAMES, WEEKDAY: _WEEKDAY_NAMES}.get(field, ())
+def _number_of_name(field: Field, token: str) -> int | None:
+    names = {MONTH: MONTH_NAMES, WEEKDAY: WEEKDAY_NAMES}.get(field, ())
     numbered = enumerate(names, start=field.lowest)
     return next((number for number, name in numbered if token in (name, name[:3])), None)
 
 
-def _compact(values: set[int]) -> str:
+def compact(values: set[int]) -> str:
     """A list of the values; with ranges in it when some run of three or more makes that worthwhile."""
     runs = runs_of(values)
     if all(len(run) < 3 for run in runs):

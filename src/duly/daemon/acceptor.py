@@ -1,4 +1,4 @@
-"""Accepts the connections of a listening socket, also when the process has no descriptor left.
+"""Listening: a unix socket of our own, and its connections, also when the process has no descriptor left.
 
 asyncio's own accept loop logs a traceback for every accept() that fails, up to 128 for one connection
 (`BaseSelectorEventLoop._accept_connection`), and does not tell its server. Here a shortage is one episode:
@@ -54,7 +54,6 @@ class Acceptor:
         self._resume()
 
     def close(self) -> None:
-        """Accept nothing more, and close the listening socket."""
         for handle in (self._resuming, self._recovering):
             if handle is not None:
                 handle.cancel()
@@ -74,7 +73,7 @@ class Acceptor:
         try:
             connection, _ = self._listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return  # whoever wanted in has gone again
+            return  # the client has gone again
         except OSError as error:
             self._on_failure(error)
             return
@@ -86,6 +85,7 @@ class Acceptor:
     def _on_failure(self, error: OSError) -> None:
         if not self._is_short:
             self._is_short = True
+            # Nothing tells when a descriptor is free again, so it is tried from time to time.
             self._recovering = self._loop.call_later(_PAUSE_S, self._recover)
             self._on_shortage(error)
         if self._reserve is not None:

@@ -4,163 +4,147 @@ Tests bring a small fake of it, so operations and the socket are tested without 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from duly.config.schema import Config
-from duly.daemon import shapes, views
-from duly.instant import Instant
-from duly.store.history import MissRow, RunRow
+from duly.daemon import json_types, views
+from duly.events import Event
+from duly.processes.output import Tail
+from duly.store.history import History, RemoteRun, WantedRuns
 
 
-class Output(Protocol):
-    """The output of a run under way; `supervisor.output.Tail` is one."""
-
-    @property
-    def lost_bytes(self) -> int:
-        """How many bytes came before what is kept."""
-        ...
-
-    def text(self) -> str:
-        """What is kept."""
-        ...
-
-    def watch(self, callback: Callable[[bytes], None], /) -> Callable[[], None]:
-        """Call back with whatever comes from now on; the answer ends that."""
-        ...
-
-
-class Rows(Protocol):
-    """Where runs and misses are looked up; `store.history.History` is one."""
-
-    async def runs(
-        self,
-        *,
-        service: str | None = None,
-        timer: str | None = None,
-        before: int | None = None,
-        limit: int,
-        with_output: bool = True,
-    ) -> list[RunRow]:
-        """Runs, newest first."""
-        ...
-
-    async def next_id(self, service: str, after: int, /) -> int | None:
-        """The next run of a service after one; None if that is its newest."""
-        ...
-
-    async def runs_between(self, from_us: Instant, to_us: Instant, /, limit: int) -> list[RunRow]:
-        """Runs that started then, or before and have not ended; newest first, without their output."""
-        ...
-
-    async def trend(self, service: str, /, *, limit: int) -> list[RunRow]:
-        """The newest runs of a service that have ended, newest first, without their output."""
-        ...
-
-    async def counts(self, since_us: Instant, /) -> dict[str | None, int]:
-        """How many runs that started since then ended how; None for those that have not."""
-        ...
-
-    async def run(self, run_id: int, /) -> RunRow | None:
-        """One run."""
-        ...
-
-    async def misses(self, *, timer: str | None = None, limit: int) -> list[MissRow]:
-        """Misses, newest first."""
-        ...
-
-
-class Reloaded(shapes.Shape):
+class Reloaded(json_types.JsonStruct):
     """What a reload made of a changed file: the ids, as `kind id`."""
 
     added: list[str]
     changed: list[str]
     removed: list[str]
     unchanged: int
-    invalid: list[shapes.InvalidShape]
+    invalid: list[json_types.InvalidJson]
     need_restart: list[str]
     """Settings that were changed, and take effect when the daemon is started anew."""
 
 
-class Begun(NamedTuple):
-    """A run that was asked for has begun: its id, and on which machine, unless it is this one."""
-
-    run: int | None
-    member: str | None = None
-
-
-class Backend(Protocol):
-    """The daemon, as far as operations need it. Its methods raise OperationError."""
+class ReadBackend(Protocol):
+    """What can be looked at: a daemon, or the store of an embedded scheduler. Raises OperationError."""
 
     @property
-    def config(self) -> Config:
-        """What it runs by."""
-        ...
+    def config(self) -> Config: ...
 
     @property
-    def history(self) -> Rows:
-        """What ran."""
+    def history(self) -> History: ...
+
+    def daemon_status(self) -> views.DaemonStatus: ...
+
+    def services(self) -> Sequence[views.ServiceSnapshot]: ...
+
+    def timers(self) -> Mapping[str, views.TimerSnapshot] | None:
+        """How its timers are; None while they are off."""
         ...
 
-    def standing(self) -> views.Standing:
-        """How it is, at this moment."""
+    async def refresh(self) -> None:
+        """Have `timers` show how timers are now, also those of other machines."""
         ...
 
-    def services(self) -> Sequence[views.ServiceReading]:
-        """How its services are."""
+    async def past_runs(self, wanted: WantedRuns, /) -> Sequence[RemoteRun]:
+        """Runs of shared timers that have ended, on whatever machine, newest first."""
         ...
 
-    def timers(self) -> Mapping[str, views.TimerReading] | None:
-        """How its timers are; None while their gate is closed."""
-        ...
-
-    def output(self, run_id: int, /) -> Output | None:
-        """The output of a run under way."""
-        ...
+    def output(self, run_id: int, /) -> Tail | None: ...
 
     async def ended(self, run_id: int, /) -> None:
         """Return once a run has ended, at once if it is not under way."""
         ...
 
+
+class DaemonBackend(ReadBackend, Protocol):
+    """The daemon, as far as operations need it: it can also be changed. Raises OperationError."""
+
     async def start_service(self, service_id: str, /) -> int:
         """Start a service; the id of the run. Returns when its process is there."""
         ...
 
-    async def stop_service(self, service_id: str, /) -> None:
-        """Stop a service, and return when it has stopped."""
+    async def stop_service(self, service_id: str, /) -> None: ...
+
+    async def trigger(self, timer_id: str, /) -> int:
+        """Fire a timer by hand; the id of the run."""
         ...
 
-    async def trigger(self, timer_id: str, /) -> Begun:
-        """Fire a timer by hand."""
+    async def switch_timer(self, timer_id: str, /, *, enabled: bool) -> None: ...
+
+    async def set_timer_switch(self, *, is_open: bool) -> None: ...
+
+    async def reload(self, *, allow_empty: bool = False) -> Reloaded: ...
+
+    def shut_down(self) -> None: ...
+
+    def emit_action(self, action: str, id: str | None, who: str, /) -> None: ...  # noqa: A002 (the word for it)
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyVerdict:
+    """What the online monitor says of one property."""
+
+    property: str
+    verdict: str
+    """holds, violated, or unknown."""
+    count: int
+    """Of violations."""
+    words: str
+
+
+class Exposition(Protocol):
+    """Where the numbers for Prometheus come from; `observe.metrics.Metrics` is one."""
+
+    def content_type(self, accept: str, /) -> str:
+        """The content type for a client with this Accept header."""
         ...
 
-    async def switch_timer(self, timer_id: str, /, *, enabled: bool) -> None:
-        """Enable or disable a timer at run time."""
+    def taken(self, now: float, accept: str = "", /) -> Callable[[], bytes]: ...
+
+
+class Observed(Protocol):
+    """What the watchers of a daemon found out; `watching.Watch` is one."""
+
+    @property
+    def metrics(self) -> Exposition | None:
+        """The numbers for Prometheus; None if they are not kept."""
         ...
 
-    async def switch_gate(self, *, is_open: bool) -> None:
-        """Switch the timer subsystem on or off."""
+    def verification(self) -> Sequence[PropertyVerdict] | None:
+        """What the online monitor says of each property; None if nobody watches."""
         ...
 
-    async def reload(self) -> Reloaded:
-        """Read the configuration again, and apply it."""
-        ...
-
-    def shut_down(self) -> None:
-        """Begin to end the daemon."""
-        ...
-
-    def note_action(self, action: str, id: str | None, who: str, /) -> None:  # noqa: A002 (the word for it)
-        """Tell that somebody did something."""
+    @property
+    def unwatched(self) -> str:
+        """What that monitor does not see, in a few sentences; empty if there is nothing to say."""
         ...
 
 
-class Door(Protocol):
-    """A way in besides the socket, such as the dashboard."""
+class DashboardHost(DaemonBackend, Protocol):
+    """A daemon that has a dashboard."""
+
+    def set_dashboard(self, url: str = "", *, fault: str = "") -> None:
+        """Report where the dashboard is, or why there is none."""
+        ...
+
+    def emit_shortage(self, listener: str, error: OSError | None, /) -> None:
+        """Report that connections of a *listener* have to wait, or that they no longer have to."""
+        ...
+
+
+class DashboardServer(Protocol):
+    """The dashboard, as the daemon knows it. The command line makes it, so the daemon imports no web."""
 
     async def start(self) -> None:
         """Open. What it raises keeps the daemon from starting."""
         ...
 
-    async def close(self) -> None:
-        """Close."""
+    async def close(self) -> None: ...
+
+    def attach(self, daemon: DashboardHost, observed: Observed, /) -> None:
+        """Show *daemon* as soon as it runs."""
         ...
+
+    def listener(self, event: Event, /) -> None: ...

@@ -1,8 +1,8 @@
 """The client's end of the socket: blocking, small, quick to import. No event loop, no database.
 
-Whoever asks gets the result, or an OperationError with the daemon's own words, or an UnreachableError that
-says why nobody answers. A daemon may be stopped, and then says nothing for ever; one that is only busy with
-what it was asked for still answers others. Whoever waits for something long can so be told which it is.
+The caller gets the result, or an OperationError with the daemon's own message, or an UnreachableError that
+says why nobody answers. A stopped daemon never answers; a daemon that is busy with a long request still
+answers other clients. That is how a client that waits for a long time tells one from the other.
 """
 
 import socket
@@ -26,12 +26,12 @@ _CHUNK = 1 << 16
 _CONNECT_S = 5
 _SILENT = "it says nothing; is it stopped or overloaded?"
 
-_REASONS: tuple[tuple[type[OSError], str], ...] = (
-    (FileNotFoundError, "there is no socket; is it running?"),
-    (ConnectionRefusedError, "it has died and left its socket behind"),
-    (PermissionError, "you may not open its socket; run this as its owner"),
-    (TimeoutError, _SILENT),
-    (BlockingIOError, _SILENT),
+_REASONS: tuple[tuple[type[OSError], str, str], ...] = (
+    (FileNotFoundError, "down", "there is no socket; is it running?"),
+    (ConnectionRefusedError, "down", "it has died and left its socket behind"),
+    (PermissionError, "closed", "you may not open its socket; run this as its owner"),
+    (TimeoutError, "silent", _SILENT),
+    (BlockingIOError, "silent", _SILENT),
 )
 
 
@@ -82,24 +82,22 @@ class Client:
             connection.settimeout(self._patience_s)
         except OSError as error:
             connection.close()
-            raise UnreachableError(self.path, _reason(error), state=_state(error)) from error
+            known = (each for each in _REASONS if isinstance(error, each[0]))
+            _, state, reason = next(known, (OSError, "down", error.strerror or str(error)))
+            raise UnreachableError(self.path, reason, state=state) from error
         return connection
 
     def _results(self, connection: socket.socket) -> Iterator[Any]:
-        buffered = bytearray()
-        while True:
-            end = buffered.find(b"\n")
-            if end >= 0:
-                answer = answer_from(bytes(buffered[:end]))
-                del buffered[: end + 1]
-                yield answer.result
-                if not answer.more:
-                    return
-                continue
-            received = self._received(connection)
-            if not received:
-                raise OperationError(FAILED, "the daemon ended before it answered")
-            buffered += received
+        buffered, is_more = bytearray(), True
+        while is_more:
+            while (end := buffered.find(b"\n")) < 0:
+                if not (received := self._received(connection)):
+                    raise OperationError(FAILED, "the daemon ended before it answered")
+                buffered += received
+            answer = answer_from(bytes(buffered[:end]))
+            del buffered[: end + 1]
+            yield answer.result
+            is_more = answer.more
 
     def _received(self, connection: socket.socket) -> bytes:
         while True:
@@ -110,7 +108,6 @@ class Client:
                     raise
 
     def _is_answering(self) -> bool:
-        """Whether the daemon still answers others."""
         try:
             Client(self.path, patience_s=self._patience_s).ask("status")
         except UnreachableError:
@@ -118,15 +115,3 @@ class Client:
         except OperationError:
             return True  # it refuses, or is about to go: either way somebody is at work
         return True
-
-
-def _reason(error: OSError) -> str:
-    return next(
-        (reason for kind, reason in _REASONS if isinstance(error, kind)), error.strerror or str(error)
-    )
-
-
-def _state(error: OSError) -> str:
-    if isinstance(error, PermissionError):
-        return "closed"
-    return "silent" if isinstance(error, TimeoutError | BlockingIOError) else "down"

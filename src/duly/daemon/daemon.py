@@ -1,4 +1,4 @@
-"""The daemon: one store, one supervisor, one gate to the timers, one socket, and their order.
+"""The daemon: one store, one supervisor, one timer switch, one socket, and their order.
 
 The store is held before anything else, so of two daemons on one store the second does nothing at all. What a
 dead daemon left running is ended before anything starts. The socket answers from then on, also while services
@@ -10,54 +10,59 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
-from datetime import tzinfo
 from functools import partial
 from itertools import chain
 from typing import TypeVar
-from zoneinfo import ZoneInfo
-
-import tzlocal
 
 from duly import __version__
+from duly.background import first_done
 from duly.clock import Clock, pause, watchable
-from duly.config import Config, Service, socket_path, starts_at_boot, store_path
-from duly.config.errors import ConfigError
+from duly.config import Config, Service
 from duly.config.loading import load_to_run
 from duly.config.plan import changes
+from duly.config.schema import (
+    ConfigError,
+    FileFault,
+    config_zone,
+    socket_path,
+    starts_at_boot,
+    store_path,
+)
 from duly.daemon import views
 from duly.daemon.acceptor import shortage_text
-from duly.daemon.backend import Begun, Door, Reloaded
-from duly.daemon.faults import Faults, announce_config_faults
-from duly.daemon.gate import Gate, answered
-from duly.daemon.holding import Holding
+from duly.daemon.backend import DashboardServer, Reloaded
+from duly.daemon.faults import OpenFaults, announce_config_faults
+from duly.daemon.file_watch import FileWatch
+from duly.daemon.notifications import Notifications
 from duly.daemon.protocol import BUSY, FAILED, INVALID_CONFIGURATION, OperationError
 from duly.daemon.pruner import Pruner
-from duly.daemon.reloading import merged, reloaded, settings_that_wait
+from duly.daemon.reloading import merged_config, reload_answer, settings_that_wait
 from duly.daemon.server import Server
 from duly.daemon.sharing import Sharing
+from duly.daemon.timer_switch import TimerSwitch, as_operation
 from duly.errors import StoreError
 from duly.events import Announcer, Listener, described
-from duly.instant import Instant, instant_of
-from duly.store.history import History, RunRow
+from duly.instant import Instant, back_off, instant_of
+from duly.processes.output import Tail
+from duly.processes.process import Processes
+from duly.store.history import History, RemoteRun, Result, RunRow, WantedRuns
 from duly.store.sqlite import OnWrite, SQLiteStore
-from duly.store.tables import SQLiteRows
-from duly.supervisor.ended import Result
-from duly.supervisor.output import Tail
-from duly.supervisor.process import Processes
+from duly.supervisor.services import ServiceView
 from duly.supervisor.supervisor import Supervisor
-from duly.supervisor.views import ServiceView
 from duly.threads import in_thread
 
 T = TypeVar("T")
 
 _FIRST_PAUSE_S = 1
 _LONGEST_PAUSE_S = 16
+_EMPTY = "defines no service any more; if everything is to end: duly reload --allow-empty"
 
 
 class Daemon:
     """Runs what *config* declares until it is told to end.
 
-    *timers* overrides what the file says of the gate. *sharing* is what it has in common with other machines.
+    *timers* overrides what the file says of the timer switch. *sharing* is what it has in common with other
+    machines. *load* brings the configuration of a reload; by default that of the file.
     *loading* is entered while the file is read anew: a Python file may start programs, and their exits are
     its own to take.
     """
@@ -71,16 +76,18 @@ class Daemon:
         listeners: Iterable[Listener] = (),
         timers: bool | None = None,
         sharing: Sharing | None = None,
+        load: Callable[[], Config] | None = None,
         loading: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self.config = config
+        self._load = load or partial(load_to_run, config.path)
         self._loading = loading
         self._clock = watchable(clock)
-        self._faults = Faults()
+        self._faults = OpenFaults()
         self._announcer = Announcer([self._faults.listener, *listeners], self._clock.now)
         self._announce = self._announcer.announce
         self._store = SQLiteStore(store_path(config))
-        self.history = History(SQLiteRows(self._store), self._clock, self._announcer)
+        self.history = History(self._store, self._clock, self._announcer)
         # While timers are off nothing of theirs is written: misses are left alone.
         self._pruner = Pruner(
             self.history,
@@ -88,29 +95,42 @@ class Daemon:
             self._announcer,
             lambda: (self.config.settings, self._may_have_timers()),
         )
-        self._processes = processes
         self._sharing = sharing
-        self._zone = _zone_of(config)
+        self._zone = config_zone(config)
         self._wants_timers = config.settings.timers if timers is None else timers
-        self._server = Server(socket_path(config), self, on_shortage=partial(self.note_shortage, "socket"))
-        self._supervisor: Supervisor | None = None
-        self._gate: Gate | None = None
+        self._server = Server(socket_path(config), self, on_shortage=partial(self.emit_shortage, "socket"))
+        self._supervisor = supervisor = Supervisor(
+            processes, self.history, self._clock, self._announcer, settings=config.settings
+        )
+        self._timer_switch = TimerSwitch(
+            self._store,
+            supervisor,
+            self.history,
+            clock=self._clock,
+            announcer=self._announcer,
+            sharing=sharing,
+        )
+        self._notifications = Notifications(
+            self, supervisor.view, self._clock, self._announcer, zone=self._zone, loading=loading
+        )
+        # Held by start-up, reloads and the switching of timers: each sees the lists that the one before left.
         self._turn = asyncio.Lock()
         self._over = asyncio.Event()
         self._started_us: Instant | None = None
         self._is_started_up = False
         self._pruning: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self.on_started_up: list[Callable[[], None]] = []
         """Called when start-up, or a reload, is complete."""
         self.on_reloading: list[Callable[[], None]] = []
         self.on_stopping: list[Callable[[], None]] = []
-        """Called when the end begins, whoever asked for it."""
-        self.on_run_started: list[Callable[[RunRow], None]] = []
-        self.on_run_ended: list[Callable[[RunRow], None]] = []
+        """Called when the end begins: a signal or a client asked for it."""
+        self.on_run_started, self.on_run_ended = supervisor.on_run_started, supervisor.on_run_ended
+        """Called for each run."""
         self.fault_sources: list[Callable[[], Iterable[str]]] = []
         """Asked for what else keeps all from being well, a sentence for each."""
-        self.doors: list[Door] = []
+        self.dashboards: list[DashboardServer] = []
         """Opened beside the socket, and closed before it."""
         self._dashboard = ""
 
@@ -122,44 +142,25 @@ class Daemon:
         contents = await self._store.open(uuid.uuid4().hex)  # noqa: TID251 (the id of a new store)
         try:
             await self.history.open()
+            await self._notifications.open()
             if self._sharing is not None and self._may_have_timers():
                 await self._sharing.check(unless=self._over)
             if self._over.is_set():
                 return
-            self._supervisor = self._new_supervisor(contents.scheduler_id)
-            self._gate = Gate(
-                self._store,
-                contents.scheduler_id,
-                self._supervisor,
-                self.history,
-                clock=self._clock,
-                announcer=self._announcer,
-                sharing=self._sharing,
-            )
+            self._supervisor.identify(contents.scheduler_id)
             async with AsyncExitStack() as opened:
-                for door in (self._server, *self.doors):
-                    await door.start()
-                    opened.push_async_callback(door.close)
-                await self._serve(self._supervisor, self._gate)
+                await self._server.start()
+                opened.push_async_callback(self._server.close)
+                for dashboard in self.dashboards:
+                    await dashboard.start()
+                    opened.push_async_callback(dashboard.close)
+                await self._serve()
         finally:
             await self._let_go()
 
-    def _new_supervisor(self, scheduler_id: str) -> Supervisor:
-        supervisor = Supervisor(
-            self._processes,
-            self.history,
-            self._clock,
-            self._announcer,
-            scheduler_id=scheduler_id,
-            settings=self.config.settings,
-        )
-        supervisor.on_run_started.append(self._note_start)
-        supervisor.on_run_ended.append(self._note_end)
-        return supervisor
-
-    async def _serve(self, supervisor: Supervisor, gate: Gate) -> None:
+    async def _serve(self) -> None:
         announce_config_faults(self.config, self._announce)
-        starting = asyncio.create_task(self._start(supervisor), name="duly start-up")
+        starting = asyncio.create_task(self._start(), name="duly start-up")
         over = asyncio.create_task(self._over.wait())
         try:
             await asyncio.wait([starting, over], return_when=asyncio.FIRST_COMPLETED)
@@ -169,57 +170,75 @@ class Daemon:
         finally:
             over.cancel()
             self._over.set()
-            stopping = asyncio.create_task(supervisor.stop())
-            # Whoever holds the turn ends early, because the supervisor is stopping.
+            stopping = asyncio.create_task(self._supervisor.stop())
+            # A call that holds the turn ends early, because the supervisor is stopping.
             await asyncio.wait([starting, stopping])
-            await self._shut_gate(gate)
+            # While the stop is under way: the timers wait for the runs that it cuts off, and write their
+            # ends.
+            await self._shut_timer_switch()
             await stopping
 
-    async def _try_gate(self) -> StoreError | None:
-        """Set the gate at start-up; the fault, if the store does not let timers begin now."""
+    async def _try_timer_switch(self) -> StoreError | None:
+        """Set the timer switch at start-up; the fault, if the store does not let timers begin now."""
         try:
-            await self._set_gate(is_start_up=True)
+            await self._set_timer_switch(is_start_up=True)
         except StoreError as error:
             return error
         return None
 
-    async def _open_gate_later(self, fault: StoreError) -> None:
+    async def _switch_timers_on_later(self, fault: StoreError) -> None:
         """Let services run meanwhile: it is only the timers that cannot do without the store."""
         self._announce("StoreFault", error=described(fault))
         pause_s = _FIRST_PAUSE_S
         while True:
             await pause(self._clock, pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            pause_s = back_off(pause_s, _LONGEST_PAUSE_S)
+            # A reload may be changing the timers at this moment.
             async with self._turn:
-                if await self._try_gate() is None:
+                if await self._try_timer_switch() is None:
                     self._announce("StoreRecovered", error=described(fault))
                     return
 
-    async def _shut_gate(self, gate: Gate) -> None:
+    async def _shut_timer_switch(self) -> None:
         if self._opening is not None:
             self._opening.cancel()
         try:
             async with self._turn:
-                await gate.shut_down()
+                # In turn: a start-up or reload that holds it gives up, because the supervisor is stopping.
+                await self._timer_switch.shut_down()
         except StoreError as error:
             self._announce("StoreFault", error=described(error))
 
-    async def _start(self, supervisor: Supervisor) -> None:
+    async def _start(self) -> None:
         async with self._turn:
-            await supervisor.adopt()
+            await self._supervisor.adopt()
             self._pruning = asyncio.create_task(self._pruner.run(), name="duly pruner")
+            await self._watch_files()
             self._declare()
-            await supervisor.start(self._services(), self._boot_ids())
-            if not self._over.is_set() and (fault := await self._try_gate()) is not None:
-                self._opening = asyncio.create_task(self._open_gate_later(fault), name="duly timers wait")
+            await self._supervisor.start(self._services(), self._boot_ids())
+            if not self._over.is_set() and (fault := await self._try_timer_switch()) is not None:
+                self._opening = asyncio.create_task(
+                    self._switch_timers_on_later(fault), name="duly timers wait"
+                )
             self._is_started_up = True
+            self._notifications.start()
             for listener in self.on_started_up:
                 listener()
 
+    async def _watch_files(self) -> None:
+        """Begin to watch the files, if that is wanted and has not begun; it ends by itself."""
+        if self.config.settings.watch and (self._watching is None or self._watching.done()):
+            watch = FileWatch(lambda: self.config, partial(self.reload, is_patient=True), self._clock)
+            await watch.begin()  # waited for: a change right after the start must not count as known
+            self._watching = asyncio.create_task(watch.run(), name="duly file watch")
+
     async def _let_go(self) -> None:
-        if self._pruning is not None:
-            self._pruning.cancel()
+        for task in (self._pruning, self._watching):
+            if task is not None:
+                task.cancel()
+        await self._notifications.close()
         try:
+            # Before the store, through which it writes.
             await self.history.close()
         except StoreError as error:
             # The rows that could not be written are lost; nothing that decides what runs is among them.
@@ -228,7 +247,6 @@ class Daemon:
             await self._store.close()
 
     def shut_down(self) -> None:
-        """Begin to end."""
         if not self._over.is_set():
             self._over.set()
             for listener in self.on_stopping:
@@ -236,22 +254,17 @@ class Daemon:
 
     @property
     def is_over(self) -> bool:
-        """Whether the end has begun."""
         return self._over.is_set()
 
     def hurry(self) -> None:
         """End what still runs at once."""
-        if self._supervisor is not None:
-            self._supervisor.kill()
+        self._supervisor.kill()
 
     def signal(self, number: int) -> None:
-        """Hand a signal on to the services that run."""
-        if self._supervisor is not None:
-            self._supervisor.signal(number)
+        self._supervisor.signal(number)
 
-    def time_writes(self, told: OnWrite) -> None:
-        """Have *told* hear how long each write to the store takes."""
-        self._store.on_write = told
+    def time_writes(self, on_write: OnWrite) -> None:
+        self._store.on_write = on_write
 
     # --- what it runs ---
 
@@ -264,18 +277,16 @@ class Daemon:
 
     def _declare(self) -> None:
         """Write to the store what is declared, for `duly plan` when there is no daemon to ask."""
-        self.history.note_services(
+        self.history.record_services(
             {service.id: views.definition_text(service) for service in self.config.services}
         )
 
-    async def _set_gate(self, *, is_start_up: bool = False) -> None:
-        assert self._gate is not None
-        assert self._supervisor is not None
+    async def _set_timer_switch(self, *, is_start_up: bool = False) -> None:
         started_us = self._supervisor.started_up_us
         if not self._may_have_timers() or self._over.is_set():
-            await self._gate.close()
+            await self._timer_switch.close()
         elif started_us is not None:
-            await self._gate.open(
+            await self._timer_switch.open(
                 self.config.timers,
                 self._zone,
                 started_us,
@@ -284,27 +295,29 @@ class Daemon:
             )
 
     def _invalid_timers(self) -> set[str]:
-        return {bad.id for bad in self.config.invalid if bad.kind == "timer" and bad.id is not None}
+        return {bad.id for bad in self.config.invalid if bad.is_of("timer") and bad.id is not None}
 
     def _may_have_timers(self) -> bool:
         return self._wants_timers and self.config.settings.enabled
 
-    async def switch_gate(self, *, is_open: bool) -> None:
+    async def set_timer_switch(self, *, is_open: bool) -> None:
         """Switch the timer subsystem on or off; while services come up, it takes effect when they are."""
         self._wants_timers = is_open
-        if not is_open and self._gate is not None:
-            await self._gate.close()
+        # At once and without the turn, which a start-up that hangs may hold.
+        if not is_open:
+            await self._timer_switch.close()
         if self._is_started_up:
             async with self._turn:
                 try:
-                    await answered(self._set_gate())
+                    await as_operation(self._set_timer_switch())
                 except OperationError:
                     self._wants_timers = False
                     raise
 
-    async def reload(self, *, is_patient: bool = False) -> Reloaded:
+    async def reload(self, *, allow_empty: bool = False, is_patient: bool = False) -> Reloaded:
         """Read the file again and apply it; an unusable one changes nothing. Raises OperationError.
 
+        Unless *allow_empty*, one that defines nothing any more is unusable, too: perhaps it is being written.
         While services come up it has to wait for them, and one may hang; only who *is_patient* does.
         """
         if not self._is_started_up and not is_patient:
@@ -316,83 +329,71 @@ class Daemon:
             for listener in self.on_reloading:
                 listener()
             try:
-                return await answered(self._apply(await self._read()))
+                return await as_operation(self._apply(await self._read(allow_empty=allow_empty)))
             except ConfigError as error:
                 self._announce("ConfigurationRefused", error=error.message)
                 raise OperationError(INVALID_CONFIGURATION, error.message) from error
             finally:
+                # Also after a refusal: who was told that we are reloading waits for the opposite
+                # (sd_notify(3)).
                 if not self._over.is_set():
                     for listener in self.on_started_up:
                         listener()
 
-    async def _read(self) -> Config:
+    async def _read(self, *, allow_empty: bool) -> Config:
         """The file, read anew. A Python file can hang for ever; that does not keep the daemon from ending."""
         with self._loading():
-            reading = asyncio.ensure_future(in_thread(partial(load_to_run, self.config.path))())
-            over = asyncio.ensure_future(self._over.wait())
-            try:
-                await asyncio.wait({reading, over}, return_when=asyncio.FIRST_COMPLETED)
-                if not reading.done():
-                    raise OperationError(FAILED, "the daemon is stopping; its file was not read to the end")
-                read = reading.result()
-            finally:
-                over.cancel()
-                reading.cancel()
+            reading = asyncio.ensure_future(in_thread(self._load)())
+            # A thread cannot be killed: one whose file hangs is left behind, and the daemon ends without it.
+            if reading not in await first_done(reading, asyncio.ensure_future(self._over.wait())):
+                raise OperationError(FAILED, "the daemon is stopping; its file was not read to the end")
+        read = reading.result()
         assert isinstance(read, Config)
+        if self.config.services and not (read.services or read.invalid or allow_empty):
+            raise ConfigError(read.path, [FileFault(_EMPTY)])
         return read
 
     async def _apply(self, read: Config) -> Reloaded:
-        assert self._supervisor is not None
-        assert self._gate is not None
         before = self.config
         plan = changes(before, read, read.invalid)
-        after = merged(before, read, plan)
+        after = merged_config(before, read, plan)
         if before.settings.timers != after.settings.timers:
             self._wants_timers = after.settings.timers
         self.config = after
+        await self._watch_files()
         self._supervisor.settings = after.settings
+        # Services before timers: the target of a new timer must be there when it fires.
         await self._supervisor.reload(self._services(), self._boot_ids())
-        await self._set_gate()
-        await self._gate.reload(after.timers, self._invalid_timers())
+        await self._set_timer_switch()
+        await self._timer_switch.reload(after.timers, self._invalid_timers())
         self._declare()
         announce_config_faults(after, self._announce)
-        told = reloaded(plan, after, waiting=settings_that_wait(before, read))
+        reload = reload_answer(plan, after, waiting=settings_that_wait(before, read))
         self._announce(
             "ConfigurationReloaded",
-            added=told.added,
-            changed=told.changed,
-            removed=told.removed,
-            **({"needRestart": told.need_restart} if told.need_restart else {}),
+            added=reload.added,
+            changed=reload.changed,
+            removed=reload.removed,
+            **({"needRestart": reload.need_restart} if reload.need_restart else {}),
         )
-        return told
-
-    # --- what it hears ---
-
-    def _note_start(self, row: RunRow) -> None:
-        for listener in self.on_run_started:
-            listener(row)
-
-    def _note_end(self, row: RunRow) -> None:
-        for listener in self.on_run_ended:
-            listener(row)
+        return reload
 
     # --- what it shows (Backend) ---
 
-    def standing(self) -> views.Standing:
-        """How it is, at this moment."""
-        damaged = [] if self._gate is None else self._gate.faults()
-        return views.Standing(
+    def daemon_status(self) -> views.DaemonStatus:
+        return views.DaemonStatus(
             source="daemon",
             now_us=self._now_us(),
             zone=self._zone,
             version=__version__,
             state="stopping" if self._over.is_set() else "running" if self._is_started_up else "starting",
-            is_gate_open=self._gate is not None and self._gate.is_open,
+            is_timer_switch_on=self._timer_switch.is_open,
             pid=os.getpid(),
             started_us=self._started_us,
             faults=(
                 *self._faults.sentences,
-                *damaged,
+                *self._timer_switch.faults(),
+                *self._notifications.faults(),
                 *chain.from_iterable(ask() for ask in self.fault_sources),
             ),
             config=str(self.config.path),
@@ -402,94 +403,69 @@ class Daemon:
         )
 
     def services(self) -> Sequence[ServiceView]:
-        """How its services are."""
-        return [] if self._supervisor is None else self._supervisor.views()
+        return self._supervisor.views()
 
-    def timers(self) -> Mapping[str, views.TimerReading] | None:
-        """How its timers are; None while their gate is closed."""
-        return None if self._gate is None else self._gate.readings()
+    def timers(self) -> Mapping[str, views.TimerSnapshot] | None:
+        return self._timer_switch.snapshots()
 
-    def holding(self) -> Holding | None:
-        """The shared timers at work here; None if there are none."""
-        return None if self._gate is None else self._gate.holding()
+    async def refresh(self) -> None:
+        await self._timer_switch.refresh()
+
+    async def past_runs(self, wanted: WantedRuns) -> list[RemoteRun]:
+        return await self._timer_switch.past_runs(wanted)
 
     def output(self, run_id: int) -> Tail | None:
-        """The output of a run under way."""
-        return None if self._supervisor is None else self._supervisor.output_of(run_id)
+        return self._supervisor.output_of(run_id)
 
     async def ended(self, run_id: int) -> None:
-        """Return once a run has ended, at once if it is not under way."""
-        supervisor = self._serving()
         ended = asyncio.Event()
 
         def look(row: RunRow) -> None:
             if row.id == run_id:
                 ended.set()
 
-        supervisor.on_run_ended.append(look)
+        # Before it asks: a run that ends in between would never be heard of.
+        self.on_run_ended.append(look)
         try:
-            if supervisor.outcome(run_id) == "running":
+            if self._supervisor.outcome(run_id) == "running":
                 await ended.wait()
         finally:
-            supervisor.on_run_ended.remove(look)
+            self.on_run_ended.remove(look)
 
     # --- what it does when asked (Backend) ---
 
     async def start_service(self, service_id: str) -> int:
-        """Start a service; the id of the run. Returns when its process is there."""
-        supervisor = self._serving()
-        run_id = await answered(supervisor.start_service(service_id))
-        if supervisor.outcome(run_id) is Result.SPAWN_ERROR:
+        run_id = await as_operation(self._supervisor.start_service(service_id))
+        if self._supervisor.outcome(run_id) is Result.SPAWN_ERROR:
             row = await self.history.run(run_id)
             said = "its process could not be made" if row is None else row.message
             raise OperationError(FAILED, f"{service_id} was not started: {said}", run=run_id)
         return run_id
 
     async def stop_service(self, service_id: str) -> None:
-        """Stop a service, and return when it has stopped."""
-        await answered(self._serving().stop_service(service_id))
+        await as_operation(self._supervisor.stop_service(service_id))
 
-    async def trigger(self, timer_id: str) -> Begun:
-        """Fire a timer by hand."""
-        return await self._opened_gate().trigger(timer_id)
+    async def trigger(self, timer_id: str) -> int:
+        return await self._timer_switch.trigger(timer_id)
 
     async def switch_timer(self, timer_id: str, *, enabled: bool) -> None:
-        """Enable or disable a timer at run time."""
-        await self._opened_gate().switch(timer_id, enabled=enabled)
+        await self._timer_switch.switch(timer_id, enabled=enabled)
 
-    def note_dashboard(self, url: str = "", *, fault: str = "") -> None:
-        """Tell where the dashboard is, or why there is none."""
+    def set_dashboard(self, url: str = "", *, fault: str = "") -> None:
         self._dashboard = url or fault
         if url:
             self._announce("DashboardStarted", url=url)
         else:
             self._announce("DashboardFault", error=fault)
 
-    def note_shortage(self, listener: str, error: OSError | None) -> None:
-        """Tell that connections of a *listener* cannot be accepted as they come, or that they can again."""
+    def emit_shortage(self, listener: str, error: OSError | None) -> None:
         if error is None:
             self._announce("ListenerRecovered", listener=listener)
         else:
             self._announce("ListenerFault", listener=listener, error=shortage_text(listener, error))
 
-    def note_action(self, action: str, id: str | None, who: str) -> None:  # noqa: A002 (the word for it)
-        """Tell that somebody did something."""
+    def emit_action(self, action: str, id: str | None, who: str) -> None:  # noqa: A002 (the word for it)
         self._announce("OperatorAction", action=action, id=id, who=who)
-
-    def _serving(self) -> Supervisor:
-        if self._supervisor is None:
-            raise OperationError(BUSY, "the daemon is only just starting; try again")
-        return self._supervisor
-
-    def _opened_gate(self) -> Gate:
-        if self._gate is None:
-            raise OperationError(BUSY, "the daemon is only just starting; try again")
-        return self._gate
 
     def _now_us(self) -> Instant:
         return instant_of(self._clock.now())
-
-
-def _zone_of(config: Config) -> tzinfo:
-    name = config.settings.timezone
-    return tzlocal.get_localzone() if name is None else ZoneInfo(name)

@@ -12,12 +12,13 @@ a pipe without a reader is given up: nobody is left who could miss a line.
 
 import errno
 import io
-import logging
 import os
 import select
 import threading
 from collections import deque
 from collections.abc import Callable
+
+from duly.instant import back_off
 
 _MOST_WAITING = 1 << 20
 _LONGEST_LINE = 4096
@@ -36,7 +37,7 @@ class Echo:
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._dropped = 0
-        """Lines of which no notice was begun. While there are any, all that comes is dropped as well: the
+        """Lines dropped that no notice tells of yet. While there are any, all that comes is dropped, too: the
         notice then stands where the lines are missing."""
         self._noticed = 0
         """Lines dropped that the notice under way tells of."""
@@ -44,6 +45,7 @@ class Echo:
         self._last_byte = b"\n"
         self._is_closed = False
         self._runs: dict[int, _Lines] = {}
+        # Between the loop, which puts lines, and the thread, which writes them and may hang for ever.
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._write_all, name="duly echo", daemon=True)
         self._thread.start()
@@ -103,7 +105,7 @@ class Echo:
                 if self._is_closed:
                     return
                 self._changed.wait_for(lambda: self._is_closed, pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            pause_s = back_off(pause_s, _LONGEST_PAUSE_S)
 
     def _next_batch(self) -> tuple[bytes, bytes] | None:
         """The lines to write next, and a notice of those dropped after them; None when it is closed."""
@@ -125,6 +127,7 @@ class Echo:
         left = memoryview(lines + notice)
         while left:
             try:
+                # Outside of the lock: the loop, which puts lines, must not wait for a reader.
                 written = os.write(self._descriptor, left)
             except BlockingIOError:
                 # Another process has set our output, which it shares, to non-blocking.
@@ -152,43 +155,20 @@ class Echo:
 
 
 def _count(lines: bytes) -> int:
-    """How many lines they are; the last may lack its end."""
     return lines.count(b"\n") + bool(lines and not lines.endswith(b"\n"))
 
 
-class EchoHandler(logging.Handler):
-    """Hands the lines of a log to an echo."""
-
-    def __init__(self, echo: Echo) -> None:
-        super().__init__()
-        self._echo = echo
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write *record* soon."""
-        try:
-            self._echo.put(self.format(record).encode(errors="backslashreplace") + b"\n")
-        except Exception:
-            self.handleError(record)
-
-    def close(self) -> None:
-        """Write what waits, if that can be done soon."""
-        self._echo.close()
-        super().close()
-
-
 class EchoStream(io.TextIOBase):
-    """A stderr that hands what is written to an echo: nobody who says a word there has to wait."""
+    """A stderr that hands what is written to an echo: neither the log nor anybody else there has to wait."""
 
     def __init__(self, echo: Echo) -> None:
         self._echo = echo
 
     def write(self, text: str) -> int:
-        """Write *text* soon."""
         self._echo.put(text.encode(errors="backslashreplace"))
         return len(text)
 
     def writable(self) -> bool:
-        """Yes."""
         return True
 
 
@@ -201,13 +181,11 @@ class _Lines:
         self._rest = b""
 
     def end(self) -> None:
-        """Nothing more comes."""
         if self._rest:
             self._put(self._prefix + self._rest + b"\n")
             self._rest = b""
 
     def take(self, received: bytes) -> None:
-        """More came."""
         whole, newline, self._rest = (self._rest + received).rpartition(b"\n")
         if newline:
             # All at once: a service that writes a million lines a second must not cost a call for each.

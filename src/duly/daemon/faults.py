@@ -5,10 +5,9 @@ from collections.abc import Callable
 from duly.config.schema import Config
 from duly.events import Event
 
-_FAULTS = {"StoreFault", "BoardFault", "PollFailed", "ConfigurationRefused", "ListenerFault"}
+_FAULTS = {"StoreFault", "PollFailed", "ConfigurationRefused", "ListenerFault"}
 _RECOVERIES = {
     "StoreRecovered": "StoreFault",
-    "BoardRecovered": "BoardFault",
     "PollRecovered": "PollFailed",
     "ConfigurationReloaded": "ConfigurationRefused",
     "ListenerRecovered": "ListenerFault",
@@ -18,12 +17,13 @@ _RECOVERIES = {
 def announce_config_faults(config: Config, announce: Callable[..., object]) -> None:
     """Tell what is wrong with a configuration that is run nevertheless."""
     for bad in config.invalid:
-        announce("EntryInvalid", kind=bad.kind, id=bad.id, reason=bad.reason, line=bad.line)
+        file = {} if bad.file is None else {"file": bad.file}
+        announce("EntryInvalid", kind=bad.kind, id=bad.id, reason=bad.reason, line=bad.line, **file)
     if config.exposed:
         announce("ConfigurationExposed", reason=config.exposed)
 
 
-class Faults:
+class OpenFaults:
     """The open faults, a sentence for each."""
 
     def __init__(self) -> None:
@@ -31,11 +31,9 @@ class Faults:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What is wrong now."""
         return tuple(self._open.values())
 
     def listener(self, event: Event) -> None:
-        """Take note of an event."""
         # Each listener fails and recovers on its own; of the others there is one.
         which = event.fields.get("listener", "")
         if event.name in _FAULTS:

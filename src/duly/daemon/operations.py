@@ -1,22 +1,23 @@
 """Everything one can ask of the daemon: one table of named operations, with typed parameters and results.
 
-An operation takes a `Backend` (the daemon), parameters and who asks, and answers with a shape of `views`, or
-raises OperationError. It knows neither socket nor HTTP: whoever carries requests looks names up in
+An operation takes a `DaemonBackend` (the daemon), parameters and who asks, and answers with JSON of
+`views`, or raises OperationError. It knows neither socket nor HTTP: the servers look names up in
 `OPERATIONS`.
 """
 
 import asyncio
 import codecs
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from difflib import get_close_matches
+from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from duly.config.schema import Config
-from duly.daemon import shapes, views
-from duly.daemon.backend import Backend, Reloaded
+from duly.daemon import json_types, views
+from duly.daemon.backend import DaemonBackend, ReadBackend, Reloaded
+from duly.daemon.health import status_json
 from duly.daemon.protocol import (
     BAD_REQUEST,
     DISABLED,
@@ -25,9 +26,14 @@ from duly.daemon.protocol import (
     NOT_FOUND,
     OperationError,
 )
-from duly.store.history import RunRow
+from duly.daemon.remote import Place, refreshed, run_called, runs_of
+from duly.formatting import close_names, suggestion
+from duly.instant import EARLIEST_US, instant_of, iso
+from duly.processes.output import Tail
+from duly.store.history import RemoteRun, RunRow, times_text
 
 _MOST_ROWS = 1_000
+_MOST_OUTPUTS = 100
 _MOST_WAITING_BYTES = 256 * 1024
 
 
@@ -54,12 +60,16 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
 
 class OfHistory(Params):
-    """Which runs: of a service or a timer (by its id, or by either in *id*), older than *before*."""
+    """Which runs: of a service or a timer (by its id, or by either in *id*), older than *before*.
+
+    The runs after a page are those older than its `older`: give both numbers of that.
+    """
 
     id: str | None = None
     service: str | None = None
     timer: str | None = None
     before: RunNumber | None = None
+    shared: RunNumber | None = None
     limit: Count = 20
 
 
@@ -68,45 +78,65 @@ class OfLogs(Params):
 
     id: str | None = None
     run: RunNumber | None = None
+    machine: str | None = None
+    """Where that run was, if not here."""
     lines: Count | None = None
     follow: bool = False
 
 
-class OfGate(Params):
+class OfOutputs(Params):
+    """Whose outputs: of a service or timer or of all; of which runs of this machine, by their numbers."""
+
+    id: str | None = None
+    before: RunNumber | None = None
+    after: RunNumber = 0
+    since: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    """Only of runs that had not ended before then."""
+    limit: Count = 20
+
+
+class OfReload(Params):
+    """Whether a file that defines nothing any more is meant, and is to end everything."""
+
+    allow_empty: bool = False
+
+
+class OfTimerSwitch(Params):
     """Whether the timer subsystem is to be on."""
 
     on: bool
 
 
-class Done(shapes.Shape):
+class Done(json_types.JsonStruct):
     """Something was done."""
 
     done: str
     id: str | None = None
     run: int | None = None
-    member: str | None = None
-    """On which machine the run is, and its number is of, unless that is this one."""
 
 
-class Definitions(shapes.Shape):
+class Definitions(json_types.JsonStruct):
     """What the daemon runs by, as declared."""
 
     services: list[dict[str, Any]]
     timers: list[dict[str, Any]]
-    invalid: list[shapes.InvalidShape]
+    invalid: list[json_types.InvalidJson]
     timezone: str
     """Of calendars that give none of their own."""
 
 
-class LogPiece(shapes.Shape):
+class LogPiece(json_types.JsonStruct):
     """A piece of output that came while somebody followed."""
 
     text: str
     lost_bytes: int = 0
+    at: str | None = None
+    """When it came."""
 
 
-Function = Callable[[Backend, Any, str], Awaitable[Any]]
-Streaming = Callable[[Backend, Any, str], AsyncGenerator[Any, None]]
+# The first argument is a ReadBackend for operations that read, and a DaemonBackend for those that act.
+Function = Callable[[Any, Any, str], Awaitable[Any]]
+Streaming = Callable[[ReadBackend, Any, str], AsyncGenerator[Any, None]]
 
 
 class Operation(NamedTuple):
@@ -121,7 +151,6 @@ class Operation(NamedTuple):
 
 
 def params_for(operation: Operation, given: Mapping[str, Any]) -> Params:
-    """The parameters, checked. Raises OperationError."""
     try:
         return msgspec.convert(dict(given), operation.params)
     except msgspec.ValidationError as error:
@@ -129,7 +158,6 @@ def params_for(operation: Operation, given: Mapping[str, Any]) -> Params:
 
 
 def operation_called(name: str) -> Operation:
-    """The operation of that name. Raises OperationError."""
     found = OPERATIONS.get(name)
     if found is None:
         message = f"there is no operation {name[:100]!r}; is the daemon of another version?"
@@ -140,78 +168,107 @@ def operation_called(name: str) -> Operation:
 # --- reading ---
 
 
-async def _status(backend: Backend, _params: Nothing, _who: str) -> shapes.StatusShape:
-    return views.status_shape(backend.standing(), backend.config, backend.services(), backend.timers())
+async def _status(backend: ReadBackend, _params: Nothing, _who: str) -> json_types.StatusJson:
+    return status_json(backend.daemon_status(), backend.config, backend.services(), backend.timers())
 
 
-async def _timers(backend: Backend, _params: Nothing, _who: str) -> shapes.TimersShape | shapes.DisabledShape:
-    readings = backend.timers()
-    if readings is None:
+async def _timers(
+    backend: ReadBackend, _params: Nothing, _who: str
+) -> json_types.TimersJson | json_types.DisabledJson:
+    stale = await refreshed(backend)
+    snapshots = backend.timers()
+    if snapshots is None:
         return views.disabled(is_parent_on=backend.config.settings.enabled)
-    for shape in views.timers_shapes(backend.standing(), backend.config, readings):
-        whole = shape
+    # In steps: an answer of thousands of timers must not hold up the loop.
+    for answer in views.timers_json_steps(backend.daemon_status(), backend.config, snapshots):
+        whole = answer
         await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
+    whole.fault = stale
     return whole
 
 
-async def _services(backend: Backend, _params: Nothing, _who: str) -> shapes.ServicesShape:
-    return views.services_shape(backend.standing(), backend.config, backend.services())
+async def _services(backend: ReadBackend, _params: Nothing, _who: str) -> json_types.ServicesJson:
+    return views.services_json(backend.daemon_status(), backend.config, backend.services())
 
 
-async def _definitions(backend: Backend, _params: Nothing, _who: str) -> Definitions:
+async def _definitions(backend: ReadBackend, _params: Nothing, _who: str) -> Definitions:
     config = backend.config
     return Definitions(
         services=[views.definition(service) for service in config.services],
         timers=[views.definition(timer) for timer in config.timers],
-        invalid=views.invalid_shapes(config),
-        timezone=str(backend.standing().zone),
+        invalid=views.invalid_json(config),
+        timezone=str(backend.daemon_status().zone),
     )
 
 
-async def _history(backend: Backend, params: OfHistory, _who: str) -> shapes.HistoryShape:
+async def _history(backend: ReadBackend, params: OfHistory, _who: str) -> json_types.HistoryJson:
     limit = max(1, min(params.limit, _MOST_ROWS))
-    is_open = backend.timers() is not None
+    is_open = backend.daemon_status().is_timer_switch_on
     service, timer, of_misses = history_of(backend.config, params)
-    rows = await backend.history.runs(
-        service=service, timer=timer, before=params.before, limit=limit + 1, with_output=False
-    )
+    place = Place(params.before, params.shared)
+    found = await runs_of(backend, service=service, timer=timer, place=place, limit=limit)
     shows_misses = is_open and (of_misses is not None or service is None)
     misses = await backend.history.misses(timer=of_misses, limit=limit) if shows_misses else []
-    if not rows and not misses and params.id is not None:
+    if not found.rows and not misses and params.id is not None:
         check_known(backend.config, params.id)
-    return views.history_shape(backend.standing(), rows[:limit], misses, more=len(rows) > limit)
+    older = None if found.older is None else json_types.PlaceJson(**found.older._asdict())
+    return views.history_json(
+        backend.daemon_status(), found.rows, misses, more=older is not None, older=older, fault=found.fault
+    )
 
 
-async def _logs(backend: Backend, params: OfLogs, _who: str) -> shapes.LogShape:
-    return _log(backend, await _run_of(backend, params), params.lines)
+async def _logs(backend: ReadBackend, params: OfLogs, _who: str) -> json_types.LogJson:
+    row, fault = await _run_of(backend, params)
+    return _log(backend, row, params.lines, fault)
+
+
+async def _outputs(backend: ReadBackend, params: OfOutputs, _who: str) -> json_types.OutputsJson:
+    limit = max(1, min(params.limit, _MOST_OUTPUTS))
+    service, timer, _ = history_of(backend.config, OfHistory(id=params.id))
+    since_us = EARLIEST_US if params.since is None else instant_of(params.since)
+    rows = await backend.history.runs(
+        service=service,
+        timer=timer,
+        before=params.before,
+        after=params.after,
+        since_us=since_us,
+        limit=limit,
+    )
+    if not rows and params.id is not None:
+        check_known(backend.config, params.id)
+    return json_types.OutputsJson(
+        source=backend.daemon_status().source,
+        logs=[_log(backend, row, None, None) for row in rows],
+        more=len(rows) == limit,
+    )
 
 
 async def _follow(
-    backend: Backend, params: OfLogs, _who: str
-) -> AsyncGenerator[shapes.LogShape | LogPiece, None]:
-    row = await _run_of(backend, params)
-    output = backend.output(row.id)
+    backend: ReadBackend, params: OfLogs, _who: str
+) -> AsyncGenerator[json_types.LogJson | LogPiece, None]:
+    row, fault = await _run_of(backend, params)
+    output = _output(backend, row)
     if output is None or not params.follow:
         # It may have ended since it was looked up.
         now = await backend.history.run(row.id) if row.result is None else row
-        yield _log(backend, now or row, params.lines)
+        yield _log(backend, now or row, params.lines, fault)
         return
     follower = _Follower()
     # The text so far and the watch begin in the same moment: nothing is told twice, and nothing left out.
     unwatch = output.watch(follower.write)
-    first = _log(backend, row, params.lines)
+    first = _log(backend, row, params.lines, fault)
     ending = asyncio.ensure_future(backend.ended(row.id))
     ending.add_done_callback(lambda _: follower.wake())
     try:
         yield first
         while not ending.done():
-            await follower.waited()
-            if (piece := follower.piece()) is not None:
+            await follower.wait()
+            if (piece := follower.piece(backend)) is not None:
                 yield piece
-        if (piece := follower.piece(is_last=True)) is not None:
+        if (piece := follower.piece(backend, is_last=True)) is not None:
             yield piece
         ended = await backend.history.run(row.id)
-        yield views.log_shape(backend.standing(), ended or row, 0)
+        yield views.log_json(backend.daemon_status(), ended or row, 0)
     finally:
         unwatch()
         ending.cancel()
@@ -229,7 +286,6 @@ class _Follower:
         self._awake = asyncio.Event()
 
     def write(self, received: bytes) -> None:
-        """More came."""
         self._waiting += received
         over = len(self._waiting) - _MOST_WAITING_BYTES
         if over > 0:
@@ -238,98 +294,114 @@ class _Follower:
         self._awake.set()
 
     def wake(self) -> None:
-        """Nothing more will come."""
         self._awake.set()
 
-    async def waited(self) -> None:
-        """Return once there is something to tell."""
+    async def wait(self) -> None:
         await self._awake.wait()
         self._awake.clear()
 
-    def piece(self, *, is_last: bool = False) -> LogPiece | None:
+    def piece(self, backend: ReadBackend, *, is_last: bool = False) -> LogPiece | None:
         """What came, as text; None for nothing."""
         text, lost = self._decoder.decode(bytes(self._waiting), final=is_last), self._lost_bytes
         self._waiting.clear()
         self._lost_bytes = 0
-        return LogPiece(text=text, lost_bytes=lost) if text or lost else None
+        if not text and not lost:
+            return None
+        now = backend.daemon_status()
+        return LogPiece(text=text, lost_bytes=lost, at=iso(now.now_us, now.zone))
 
 
-def _log(backend: Backend, row: RunRow, lines: int | None) -> shapes.LogShape:
-    output = backend.output(row.id)
+def _output(backend: ReadBackend, row: RunRow) -> Tail | None:
+    """The output of a run that is under way here."""
+    return None if isinstance(row, RemoteRun) else backend.output(row.id)
+
+
+def _log(backend: ReadBackend, row: RunRow, lines: int | None, fault: str | None) -> json_types.LogJson:
+    output = _output(backend, row)
     if output is not None:
-        row = msgspec.structs.replace(row, output=output.text(), output_lost=output.lost_bytes)
-    return views.log_shape(backend.standing(), row, lines)
+        row = msgspec.structs.replace(
+            row,
+            output=output.text(),
+            output_lost=output.lost_bytes,
+            output_times=times_text(output.times()),
+        )
+    return views.log_json(backend.daemon_status(), row, lines, fault=fault)
 
 
-async def _run_of(backend: Backend, params: OfLogs) -> RunRow:
+async def _run_of(backend: ReadBackend, params: OfLogs) -> tuple[RunRow, str | None]:
+    """The run that is meant; and why no run of another machine is, if one could be."""
     if params.run is not None:
-        row = await backend.history.run(params.run)
+        row = await run_called(backend, params.run, params.machine)
         if row is None or params.id not in {None, row.service, row.timer}:
             raise no_run(params)
-        return row
+        return row, None
     if params.id is None:
         raise OperationError(BAD_REQUEST, "whose output? give an id, or the number of a run")
     service, timer, _ = history_of(backend.config, OfHistory(id=params.id))
-    rows = await backend.history.runs(service=service, timer=timer, limit=1)
-    if not rows:
+    found = await runs_of(backend, service=service, timer=timer, limit=1)
+    if not found.rows:
         check_known(backend.config, params.id)
         raise no_run(params)
-    return rows[0]
+    row = found.rows[0]
+    machine = row.machine if isinstance(row, RemoteRun) else None
+    return await run_called(backend, row.id, machine) or row, found.fault
 
 
 # --- acting ---
 
 
-async def _start(backend: Backend, params: OfOne, who: str) -> Done:
-    _check_service(backend.config, params.id)
+async def _start(backend: DaemonBackend, params: OfOne, who: str) -> Done:
+    check_known(backend.config, params.id, "service")
     run = await backend.start_service(params.id)
-    backend.note_action("start", params.id, who)
+    backend.emit_action("start", params.id, who)
     return Done(done="started", id=params.id, run=run)
 
 
-async def _stop(backend: Backend, params: OfOne, who: str) -> Done:
-    _check_service(backend.config, params.id)
-    backend.note_action("stop", params.id, who)
+async def _stop(backend: DaemonBackend, params: OfOne, who: str) -> Done:
+    check_known(backend.config, params.id, "service")
+    # Told before it is done: the ends that it causes come before it returns.
+    backend.emit_action("stop", params.id, who)
     await backend.stop_service(params.id)
     return Done(done="stopped", id=params.id)
 
 
-async def _trigger(backend: Backend, params: OfOne, who: str) -> Done:
+async def _trigger(backend: DaemonBackend, params: OfOne, who: str) -> Done:
     _check_timer(backend, params.id)
-    begun = await backend.trigger(params.id)
-    backend.note_action("trigger", params.id, who)
-    return Done(done="triggered", id=params.id, run=begun.run, member=begun.member)
+    run = await backend.trigger(params.id)
+    backend.emit_action("trigger", params.id, who)
+    return Done(done="triggered", id=params.id, run=run)
 
 
-async def _enable(backend: Backend, params: OfOne, who: str) -> Done:
+async def _enable(backend: DaemonBackend, params: OfOne, who: str) -> Done:
     _check_timer(backend, params.id)
     await backend.switch_timer(params.id, enabled=True)
-    backend.note_action("enable", params.id, who)
+    backend.emit_action("enable", params.id, who)
     return Done(done="enabled", id=params.id)
 
 
-async def _disable(backend: Backend, params: OfOne, who: str) -> Done:
+async def _disable(backend: DaemonBackend, params: OfOne, who: str) -> Done:
     _check_timer(backend, params.id)
     await backend.switch_timer(params.id, enabled=False)
-    backend.note_action("disable", params.id, who)
+    backend.emit_action("disable", params.id, who)
     return Done(done="disabled", id=params.id)
 
 
-async def _gate(backend: Backend, params: OfGate, who: str) -> Done:
+async def _switch_timers(backend: DaemonBackend, params: OfTimerSwitch, who: str) -> Done:
     if params.on and not backend.config.settings.enabled:
         raise OperationError(DISABLED, views.PARENT_DISABLED_MESSAGE)
-    await backend.switch_gate(is_open=params.on)
-    backend.note_action("timers on" if params.on else "timers off", None, who)
-    return Done(done="timers on" if params.on else "timers off")
+    await backend.set_timer_switch(is_open=params.on)
+    action = "timers on" if params.on else "timers off"
+    backend.emit_action(action, None, who)
+    return Done(done=action)
 
 
-async def _reload(backend: Backend, _params: Nothing, who: str) -> Reloaded:
-    backend.note_action("reload", None, who)
-    return await backend.reload()
+async def _reload(backend: DaemonBackend, params: OfReload, who: str) -> Reloaded:
+    backend.emit_action("reload", None, who)
+    return await backend.reload(allow_empty=params.allow_empty)
 
 
-async def _shut_down(backend: Backend, _params: Nothing, who: str) -> Done:
-    backend.note_action("shut down", None, who)
+async def _shut_down(backend: DaemonBackend, _params: Nothing, who: str) -> Done:
+    backend.emit_action("shut down", None, who)
     backend.shut_down()
     return Done(done="stopping")
 
@@ -341,13 +413,14 @@ OPERATIONS: Mapping[str, Operation] = {
     "definitions": Operation(Nothing, _definitions, is_read=True),
     "history": Operation(OfHistory, _history, is_read=True),
     "logs": Operation(OfLogs, _logs, is_read=True, stream=_follow),
+    "outputs": Operation(OfOutputs, _outputs, is_read=True),
     "start": Operation(OfOne, _start, is_read=False, may_take_long=True),
     "stop": Operation(OfOne, _stop, is_read=False, may_take_long=True),
     "trigger": Operation(OfOne, _trigger, is_read=False, may_take_long=True),
     "enable": Operation(OfOne, _enable, is_read=False, may_take_long=True),
     "disable": Operation(OfOne, _disable, is_read=False, may_take_long=True),
-    "gate": Operation(OfGate, _gate, is_read=False, may_take_long=True),
-    "reload": Operation(Nothing, _reload, is_read=False, may_take_long=True),
+    "gate": Operation(OfTimerSwitch, _switch_timers, is_read=False, may_take_long=True),
+    "reload": Operation(OfReload, _reload, is_read=False, may_take_long=True),
     "shut_down": Operation(Nothing, _shut_down, is_read=False),
 }
 """Every operation there is."""
@@ -357,7 +430,7 @@ OPERATIONS: Mapping[str, Operation] = {
 
 
 def history_of(config: Config, params: OfHistory) -> tuple[str | None, str | None, str | None]:
-    """Which runs are meant: of which service, fired by which timer; and of which timer the misses."""
+    """Which runs are meant, by service or by timer; and the misses of that timer."""
     if params.id is None:
         return params.service, params.timer, params.timer
     timers = {timer.id for timer in config.timers}
@@ -368,43 +441,33 @@ def history_of(config: Config, params: OfHistory) -> tuple[str | None, str | Non
     return params.id, None, params.id
 
 
-def check_known(config: Config, id: str) -> None:  # noqa: A002 (the word for it)
+def check_known(config: Config, id: str, kind: str = "service or timer") -> None:  # noqa: A002 (the word)
     """Raise OperationError unless there is a service or a timer of that id."""
-    ids = (*(service.id for service in config.services), *(timer.id for timer in config.timers))
-    known = list(dict.fromkeys(ids))  # a service and its timer often have the same name
-    if id not in known:
-        raise _not_found(config, "service or timer", id, known)
+    ids = [service.id for service in config.services] if "service" in kind else []
+    ids += [timer.id for timer in config.timers] if "timer" in kind else []
+    if id in ids:
+        return
+    for bad in config.invalid:
+        if bad.id == id and any(bad.is_of(each) for each in kind.split(" or ")):
+            message = f"{bad.kind} {id} is invalid: {bad.reason}; correct it and reload"
+            raise OperationError(INVALID_CONFIGURATION, message, id=id, reason=bad.reason)
+    close = close_names(id, list(dict.fromkeys(ids)))  # a service and its timer often have the same name
+    hint = f"; {suggestion(close)}" if close else ""
+    raise OperationError(NOT_FOUND, f"there is no {kind} {id[:200]}{hint}", id=id, close=close)
 
 
-def _check_service(config: Config, id: str) -> None:  # noqa: A002 (the word for it)
-    known = [service.id for service in config.services]
-    if id not in known:
-        raise _not_found(config, "service", id, known)
-
-
-def _check_timer(backend: Backend, id: str) -> None:  # noqa: A002 (the word for it)
+def _check_timer(backend: DaemonBackend, id: str) -> None:  # noqa: A002 (the word for it)
     config = backend.config
     if backend.timers() is None:
         raise OperationError(DISABLED, views.disabled(is_parent_on=config.settings.enabled).message)
-    known = [timer.id for timer in config.timers]
-    if id not in known:
-        raise _not_found(config, "timer", id, known)
-
-
-def _not_found(config: Config, kind: str, id: str, known: Sequence[str]) -> OperationError:  # noqa: A002
-    for bad in config.invalid:
-        if bad.id == id and bad.kind in kind:
-            message = f"{bad.kind} {id} is invalid: {bad.reason}; correct it and reload"
-            return OperationError(INVALID_CONFIGURATION, message, id=id, reason=bad.reason)
-    close = get_close_matches(id[:100], known, n=3)
-    hint = f"; did you mean {' or '.join(close)}?" if close else ""
-    return OperationError(NOT_FOUND, f"there is no {kind} {id[:200]}{hint}", id=id, close=close)
+    check_known(config, id, "timer")
 
 
 def no_run(params: OfLogs) -> OperationError:
     """The refusal to show the output of a run that there is none of."""
     if params.run is not None:
         of = f" of {params.id}" if params.id is not None else ""
+        of += f" on {params.machine[:200]}" if params.machine is not None else ""
         message = f"there is no run {params.run}{of}; `duly history` lists those that are kept"
         return OperationError(NOT_FOUND, message, run=params.run)
     return OperationError(

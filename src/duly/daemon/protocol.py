@@ -59,7 +59,7 @@ class OperationError(Exception):
 class UnreachableError(Exception):
     """No daemon answers at the socket.
 
-    *state*: what can be said of it (`ABSENT`). *is_asked*: it has the request, and may yet heed it.
+    *state*: what can be said of it (`ABSENT`). *is_asked*: it has the request, and may yet act on it.
     """
 
     def __init__(self, path: str, reason: str, *, state: str = "down", is_asked: bool = False) -> None:
@@ -88,7 +88,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     params: dict[str, Any] = {}
 
 
-class Answer(msgspec.Struct, omit_defaults=True):
+class Response(msgspec.Struct, omit_defaults=True):
     """What it gets: the result, or an error. *more*: other lines follow."""
 
     ok: bool
@@ -100,7 +100,7 @@ class Answer(msgspec.Struct, omit_defaults=True):
 # What a fact of an error holds is not always plain: another error, a path.
 _encoder = msgspec.json.Encoder(enc_hook=str)
 _requests = msgspec.json.Decoder(Request)
-_answers = msgspec.json.Decoder(Answer)
+_answers = msgspec.json.Decoder(Response)
 
 
 def checked_path(path: str) -> str:
@@ -111,12 +111,10 @@ def checked_path(path: str) -> str:
 
 
 def request_line(op: str, params: Mapping[str, Any]) -> bytes:
-    """A request as it is sent."""
     return _line(Request(op, dict(params)))
 
 
 def request_from(line: bytes) -> Request:
-    """The request in a line. Raises OperationError."""
     try:
         return _requests.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -125,17 +123,15 @@ def request_from(line: bytes) -> Request:
 
 
 def result_line(result: Any, *, more: bool = False) -> bytes:
-    """A result as it is sent."""
-    return _line(Answer(ok=True, result=result, more=more))
+    return _line(Response(ok=True, result=result, more=more))
 
 
 def error_line(error: OperationError) -> bytes:
-    """A refusal as it is sent."""
     facts = {**error.facts, "code": error.code, "message": error.message}
-    return _line(Answer(ok=False, error=facts))
+    return _line(Response(ok=False, error=facts))
 
 
-def _line(said: Request | Answer) -> bytes:
+def _line(said: Request | Response) -> bytes:
     try:
         return _encoder.encode(said) + b"\n"
     except UnicodeEncodeError:
@@ -152,7 +148,7 @@ def sayable(value: Any) -> Any:
     return [sayable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def answer_from(line: bytes) -> Answer:
+def answer_from(line: bytes) -> Response:
     """The answer in a line. Raises OperationError if there is an error in it, or no answer at all."""
     try:
         answer = _answers.decode(line)

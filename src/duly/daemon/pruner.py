@@ -34,7 +34,6 @@ class Pruner:
         self._limits = limits
 
     async def run(self) -> None:
-        """Prune now and then, until cancelled."""
         fault: StoreError | None = None
         while True:
             before, fault = fault, await self._prune()
@@ -49,7 +48,12 @@ class Pruner:
         settings, with_misses = self._limits()
         oldest_us = instant_of(self._clock.now()) - round(settings.history_days * _DAY_US)
         try:
-            await self._history.prune(oldest_us=oldest_us, runs=settings.history_runs, misses=with_misses)
+            await self._history.prune(
+                oldest_us=oldest_us,
+                runs=settings.history_runs,
+                misses=with_misses,
+                output_bytes=settings.output_mib << 20,
+            )
         except StoreError as error:
             return error
         return None

@@ -6,7 +6,7 @@ doing so until the file says clearly what is wanted.
 
 from dataclasses import replace
 
-from duly.config.plan import Plan
+from duly.config.plan import ConfigPlan
 from duly.config.schema import Config
 from duly.daemon import views
 from duly.daemon.backend import Reloaded
@@ -15,7 +15,7 @@ _FIXED = ("store", "lease_sec", "socket", "timezone")
 """Settings that only a new start can change."""
 
 
-def merged(before: Config, after: Config, plan: Plan) -> Config:
+def merged_config(before: Config, after: Config, plan: ConfigPlan) -> Config:
     """The configuration to run by, after the file has changed from *before* to *after*."""
     kept = {(each.kind, each.id) for each in plan.kept}
     fixed = {name: getattr(before.settings, name) for name in _FIXED}
@@ -23,9 +23,14 @@ def merged(before: Config, after: Config, plan: Plan) -> Config:
         after,
         services=(*after.services, *(each for each in before.services if ("service", each.id) in kept)),
         timers=(*after.timers, *(each for each in before.timers if ("timer", each.id) in kept)),
+        notify=(*after.notify, *(each for each in before.notify if each.id in _invalid_notify(after))),
         settings=replace(after.settings, **fixed),
         dashboard=before.dashboard,
     )
+
+
+def _invalid_notify(config: Config) -> set[str | None]:
+    return {bad.id for bad in config.invalid if bad.kind == "notify"}
 
 
 def settings_that_wait(before: Config, after: Config) -> list[str]:
@@ -34,13 +39,12 @@ def settings_that_wait(before: Config, after: Config) -> list[str]:
     return changed if before.dashboard == after.dashboard else [*changed, "dashboard"]
 
 
-def reloaded(plan: Plan, config: Config, *, waiting: list[str]) -> Reloaded:
-    """What to tell of a reload."""
+def reload_answer(plan: ConfigPlan, config: Config, *, waiting: list[str]) -> Reloaded:
     return Reloaded(
         added=[f"{each.kind} {each.id}" for each in plan.added],
         changed=[f"{each.kind} {each.id}" for each in plan.changed],
         removed=[f"{each.kind} {each.id}" for each in plan.removed],
         unchanged=len(plan.unchanged),
-        invalid=views.invalid_shapes(config),
+        invalid=views.invalid_json(config),
         need_restart=waiting,
     )

@@ -11,18 +11,17 @@ stopping, following output) fill only half of the places, so `duly status` and `
 """
 
 import asyncio
-import errno
 import os
 import socket
-import stat
 import struct
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from duly.background import first_done
 from duly.daemon.acceptor import Acceptor
-from duly.daemon.backend import Backend
+from duly.daemon.backend import DaemonBackend
 from duly.daemon.operations import Operation, operation_called, params_for
 from duly.daemon.protocol import (
     BAD_REQUEST,
@@ -37,13 +36,15 @@ from duly.daemon.protocol import (
     result_line,
 )
 from duly.errors import SchedulerError
-from duly.events import described, tell_operator
+from duly.events import described, warn_operator
+from duly.sockets import SocketPathError, unix_socket
 
 MOST_CLIENTS = 64
 IDLE_S = 60.0
 """How long a client may take to ask, or to read."""
+# Long enough for answers that are ready; a client that does not read must not keep the daemon from ending.
 _LAST_WORDS_S = 1.0
-_PROBE_S = 2.0
+_TAKEN = "a daemon is listening there already; stop it with `duly stop`, or give each its own socket"
 
 
 class SocketError(SchedulerError):
@@ -56,14 +57,14 @@ class SocketError(SchedulerError):
 class Server:
     """Answers clients at the socket *path* with the operations of *backend*.
 
-    `start` may be called only by whoever holds the store: then a socket that nobody answers at is a dead
+    `start` may be called only while the store is held: then a socket that nobody answers at is a dead
     daemon's, and is replaced.
     """
 
     def __init__(
         self,
         path: Path,
-        backend: Backend,
+        backend: DaemonBackend,
         *,
         most_clients: int = MOST_CLIENTS,
         idle_s: float = IDLE_S,
@@ -76,19 +77,25 @@ class Server:
         self._idle_s = idle_s
         self._on_shortage = on_shortage
         self._acceptor: Acceptor | None = None
-        self._place: tuple[int, int] | None = None
+        self._remove_socket: Callable[[], None] = lambda: None
         self._clients: set[asyncio.Task[None]] = set()
+        self._placed: set[asyncio.Task[None]] = set()
+        """The clients that have a place; the others wait for one."""
         self._waited_for: dict[asyncio.StreamWriter, None] = {}
         """The connections that keep us waiting, the longest wait first."""
+        # Set when a client leaves or keeps us waiting; who finds all places taken then looks again.
+        self._may_have_room = asyncio.Event()
         self._works: set[asyncio.Task[None]] = set()
         self._long: set[asyncio.Task[None]] = set()
         """Those of the works that may take long."""
 
     async def start(self) -> None:
         """Listen. Raises SocketError, PathTooLongError."""
-        checked_path(str(self._path))
-        listening = _bound(self._path)
-        self._place = _place_of(self._path)
+        path = checked_path(str(self._path))
+        try:
+            listening, self._remove_socket = unix_socket(path)
+        except SocketPathError as error:
+            raise SocketError(path=path, reason=_TAKEN if error.is_answered else error.reason) from error
         self._acceptor = Acceptor(
             listening, self._on_connection, make_room=self._make_room, on_shortage=self._on_shortage
         )
@@ -96,9 +103,10 @@ class Server:
             self._acceptor.start()
         except OSError as error:
             self._acceptor.close()
-            self._remove()
-            reason = f"cannot be listened at: {error.strerror or error}"
-            raise SocketError(path=str(self._path), reason=reason) from error
+            self._remove_socket()
+            raise SocketError(
+                path=path, reason=f"cannot be listened at: {error.strerror or error}"
+            ) from error
 
     async def close(self) -> None:
         """Listen no more, give those at the socket a moment for their answers, and remove it."""
@@ -106,8 +114,8 @@ class Server:
             return
         self._acceptor.close()
         await asyncio.sleep(0)  # noqa: TID251 (yields: who was accepted just now has a task that began)
-        # Removed at once: whoever comes now finds nobody, instead of waiting for an answer.
-        self._remove()
+        # Removed at once: a client that comes now is refused, instead of waiting for an answer.
+        self._remove_socket()
         if self._works:
             await asyncio.wait(self._works, timeout=_LAST_WORDS_S)
         # Answers that are ready have now been handed to the kernel, or will not be read.
@@ -117,19 +125,17 @@ class Server:
             await asyncio.wait(self._clients, timeout=_LAST_WORDS_S)
         self._acceptor = None
 
-    def _remove(self) -> None:
-        """Remove the socket, unless another daemon has put its own in its place."""
-        with suppress(OSError):
-            if self._place is not None and _place_of(self._path) == self._place:
-                self._path.unlink()
-        self._place = None
-
     # --- one client ---
 
     def _on_connection(self, connection: socket.socket) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(connection), name="duly client")
         self._clients.add(task)
-        task.add_done_callback(self._clients.discard)
+        task.add_done_callback(self._on_gone)
+
+    def _on_gone(self, client: asyncio.Task[None]) -> None:
+        self._clients.discard(client)
+        self._placed.discard(client)
+        self._may_have_room.set()
 
     def _make_room(self) -> bool:
         """Close the connection that has kept us waiting longest; whether there was one."""
@@ -140,10 +146,29 @@ class Server:
         silent.transport.abort()
         return True
 
+    async def _has_place(self) -> bool:
+        """Take a place, and wait for it if need be; False if there is none for too long.
+
+        Only who has a place counts: of a crowd that comes at one instant nobody would get any.
+        """
+        client = asyncio.current_task()
+        assert client is not None
+        try:
+            async with asyncio.timeout(self._idle_s):
+                while len(self._placed) >= self._most_clients and not self._make_room():
+                    # All are being answered at this instant: the first answer makes room.
+                    self._may_have_room.clear()
+                    await self._may_have_room.wait()
+        except TimeoutError:
+            return False
+        self._placed.add(client)
+        return True
+
     @contextmanager
     def _waiting_for(self, writer: asyncio.StreamWriter) -> Iterator[None]:
         """While it is the client's turn, its place may go to another one."""
         self._waited_for[writer] = None
+        self._may_have_room.set()
         try:
             yield
         finally:
@@ -152,36 +177,46 @@ class Server:
     async def _serve(self, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=LONGEST_REQUEST)
         try:
-            await self._served(reader, writer)
-        except (OSError, TimeoutError, asyncio.CancelledError):
-            return  # vanished, or was too slow; cancelled: we are closing
+            await self._serve_requests(reader, writer)
+        except (OSError, TimeoutError) as error:
+            # Vanished, or was too slow. The streams keep the error, whose frames keep the streams. The
+            # collector may end such a cycle in any order, and asyncio then logs that nobody saw the error.
+            error.__traceback__ = None
+        except asyncio.CancelledError:
+            return  # we are closing
         except Exception as error:
-            tell_operator(f"duly: a client of the socket could not be served: {described(error)}")
+            warn_operator(f"duly: a client of the socket could not be served: {described(error)}")
         finally:
             writer.close()
 
-    async def _served(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         who = _peer(writer)
         if who is None:
             await self._send(
                 writer, error_line(OperationError(FAILED, "this daemon belongs to another user"))
             )
             return
-        if len(self._clients) > self._most_clients and not self._make_room():
+        if not await self._has_place():
             message = f"the daemon has {self._most_clients} clients already; try again"
             await self._send(writer, error_line(OperationError(BUSY, message)))
             return
-        while (line := await self._line(reader, writer)) is not None:
+        while (line := await self._next_request(reader, writer)) is not None:
             await self._answer(line, who, reader, writer)
 
-    async def _line(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
-        """The next request; None when there is none any more."""
+    async def _next_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
+        """The next request; None when there is none any more, or the client is gone.
+
+        What a client has sent ahead is there still when its place has gone to another one. To answer it would
+        keep the daemon busy for nobody: twenty requests each of 500 clients held it up for minutes.
+        """
+        if writer.is_closing():
+            return None
         try:
             with self._waiting_for(writer):
                 async with asyncio.timeout(self._idle_s):
                     return await reader.readuntil(b"\n")
         except asyncio.IncompleteReadError:
-            return None  # without its newline it is no request: whoever sent it vanished
+            return None  # without its newline it is no request: the client vanished
         except asyncio.LimitOverrunError:
             message = f"a request may have {LONGEST_REQUEST} bytes, and this one has more"
             await self._send(writer, error_line(OperationError(BAD_REQUEST, message)))
@@ -200,7 +235,7 @@ class Server:
             if is_stream:
                 await self._stream(operation, request, who, reader, writer)
                 return
-            work = self._begin(self._worked(operation, request, who, writer), is_long=is_long)
+            work = self._begin(self._perform(operation, request, who, writer), is_long=is_long)
         except OperationError as error:
             await self._send(writer, error_line(error))
             return
@@ -219,7 +254,7 @@ class Server:
             task.add_done_callback(tasks.discard)
         return task
 
-    async def _worked(
+    async def _perform(
         self, operation: Operation, request: Request, who: str, writer: asyncio.StreamWriter
     ) -> None:
         try:
@@ -243,19 +278,14 @@ class Server:
         # A reader who has gone does not say so by writing, and the run may be silent for days.
         gone = asyncio.create_task(reader.read(1))
         # One of the works: when the daemon ends, so do the runs, and their followers are to hear of that.
-        sending = self._begin(self._sent(pieces, request.op, writer), is_long=True)
-        try:
-            await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (gone, sending):
-                task.cancel()
-            await asyncio.wait({gone, sending})
-        if not sending.cancelled():
+        sending = self._begin(self._send_pieces(pieces, request.op, writer), is_long=True)
+        done = await first_done(gone, sending)
+        if sending in done:
             sending.result()
-        if not gone.cancelled() or sending.cancelled():
+        if gone in done:
             raise ConnectionResetError
 
-    async def _sent(
+    async def _send_pieces(
         self, pieces: AsyncGenerator[object, None], op: str, writer: asyncio.StreamWriter
     ) -> None:
         try:
@@ -272,17 +302,17 @@ class Server:
     async def _send(self, writer: asyncio.StreamWriter, line: bytes) -> None:
         writer.write(line)
         with self._waiting_for(writer):
+            # A client that does not read is dropped: its answer must not stay in memory.
             async with asyncio.timeout(self._idle_s):
                 await writer.drain()
 
 
 def _refusal(op: str, error: Exception) -> OperationError:
-    """What a client is told of an error."""
     if isinstance(error, OperationError):
         return error
     if isinstance(error, SchedulerError):
         return OperationError(FAILED, error.message)
-    tell_operator(f"duly: operation {op} failed: {described(error)}")
+    warn_operator(f"duly: operation {op} failed: {described(error)}")
     return OperationError(FAILED, f"the daemon could not do it: {described(error)}")
 
 
@@ -294,69 +324,3 @@ def _peer(writer: asyncio.StreamWriter) -> str | None:
         return f"uid {os.geteuid()}"  # where the kernel does not tell, the mode of the socket decides alone
     _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, credentials, 12))
     return f"uid {uid}" if uid in {0, os.geteuid()} else None
-
-
-# --- the socket ---
-
-
-def _bound(path: Path) -> socket.socket:
-    """A socket at *path*, which nobody else may open. Raises SocketError."""
-    try:
-        return _bound_once(path)
-    except FileExistsError:
-        _clear(path)
-    try:
-        return _bound_once(path)
-    except FileExistsError:
-        reason = "another program has just put something there; choose another path"
-        raise SocketError(path=str(path), reason=reason) from None
-
-
-def _bound_once(path: Path) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        made.setblocking(False)
-        # The mode is set as the socket is made: there is no moment at which others may open it.
-        before = os.umask(0o177)
-        try:
-            made.bind(str(path))
-        finally:
-            os.umask(before)
-    except OSError as error:
-        made.close()
-        if error.errno in _IN_USE:
-            raise FileExistsError from error
-        reason = f"cannot be made: {error.strerror or error}; is its directory there and writable?"
-        raise SocketError(path=str(path), reason=reason) from error
-    return made
-
-
-_IN_USE = frozenset({errno.EADDRINUSE, errno.EEXIST})
-
-
-def _clear(path: Path) -> None:
-    """Remove the socket of a dead daemon. Raises SocketError if it is no socket, or the daemon lives."""
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(status.st_mode):
-        reason = "there is a file that is not a socket; remove it, or choose another path"
-        raise SocketError(path=str(path), reason=reason)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(_PROBE_S)
-        try:
-            probe.connect(str(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            path.unlink(missing_ok=True)
-            return
-        except OSError as error:
-            reason = f"cannot be replaced: {error.strerror or error}; remove it if no daemon uses it"
-            raise SocketError(path=str(path), reason=reason) from error
-    reason = "a daemon is listening there already; stop it with `duly stop`, or give each its own socket"
-    raise SocketError(path=str(path), reason=reason)
-
-
-def _place_of(path: Path) -> tuple[int, int]:
-    status = path.lstat()
-    return status.st_dev, status.st_ino

@@ -1,7 +1,7 @@
 """What a daemon shares with those on other machines: the database that has their timers, and its time.
 
-Services are each machine's own, and so is the history of runs. Each timer is held by one machine at a time.
-Each member of the board that the daemon has, one for each opening of its gate, has a leash of its own.
+Services are each machine's own. Each switching on of the timers is a node of its own, with a watchdog of its
+own.
 """
 
 import asyncio
@@ -12,81 +12,79 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
-from duly.cluster.clock import BoardClock
+from duly.background import first_done
+from duly.cluster.clock import DatabaseClock
+from duly.cluster.node import Health, Node
+from duly.cluster.store import ClusterStore, OnWait
 from duly.config.schema import Config, database_of
-from duly.daemon.hand import Hand
-from duly.store.board import TimerBoard
-from duly.supervisor.children import Brood
-
-SHARDS = 16
-"""Into how many shards a new database of daemons is divided."""
+from duly.processes.children import Children
+from duly.processes.watchdog import Watchdog
 
 SCHEMA = "duly_daemon"
 """Where a database has the timers; tasks of the library may be in the same one."""
 
-OnWait = Callable[[str, float], None]
-"""Told why a database is waited for, and for how many seconds by now."""
-
 
 class Sharing:
-    """What one daemon shares by a board: *new_board* gives a way to it, to be opened by whoever asked.
+    """What one daemon shares: *new_store* gives a way to the database, which perhaps waits for it.
 
-    Whoever only looks at the board needs no *brood* for processes on a leash.
+    A daemon that starts processes gives its *children*, for the watchdog process.
     """
 
     def __init__(
         self,
-        new_board: Callable[[], TimerBoard],
+        new_store: Callable[[bool], ClusterStore],
         *,
-        brood: Brood | None = None,
-        clock: BoardClock | None = None,
+        children: Children | None = None,
+        clock: DatabaseClock | None = None,
         name: str = "",
     ) -> None:
-        self.new_board = new_board
-        self.clock = BoardClock() if clock is None else clock
+        self._new_store = new_store
+        self.clock = DatabaseClock() if clock is None else clock
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
-        self._brood = brood
+        self._children = children
+        self.node: Node | None = None
+        """The latest node of this daemon."""
 
-    def new_hand(self) -> Hand:
-        """A hand for the leash of a new member of the board."""
-        assert self._brood is not None, "whoever starts processes has a brood"
-        return Hand(self._brood, self.clock)
+    def health(self) -> Health | None:
+        """How the node of this daemon is; None while its timers are off."""
+        return None if self.node is None else self.node.health()
+
+    def new_store(self) -> ClusterStore:
+        return self._new_store(False)
+
+    def new_watchdog(self) -> Watchdog:
+        assert self._children is not None, "a daemon that starts processes has children"
+        return Watchdog(self._children, steady=self.clock.steady)
 
     async def check(self, *, unless: asyncio.Event) -> None:
         """See that the database can be used, and make what is not there. Raises StoreError.
 
         That may take a while; *unless* somebody has enough of it.
         """
-        new_id = uuid.uuid4().hex  # noqa: TID251 (of a new board)
-        board = self.new_board()
-        opening = asyncio.ensure_future(board.open(new_id, shards=SHARDS))
-        enough = asyncio.ensure_future(unless.wait())
-        try:
-            await asyncio.wait({opening, enough}, return_when=asyncio.FIRST_COMPLETED)
-            if opening.done():
-                opening.result()
-        finally:
-            enough.cancel()
-            opening.cancel()
-            await asyncio.wait({opening})
-            await board.close()
+        new_id = uuid.uuid4().hex  # noqa: TID251 (of a new store)
+        # To open may wait for the database for minutes: the end of the daemon must not wait with it.
+        opening = asyncio.ensure_future(self._new_store(True).open(new_id))
+        if opening in await first_done(opening, asyncio.ensure_future(unless.wait())):
+            opening.result()
 
 
 def sharing_of(
-    config: Config, brood: Brood | None = None, *, wait_sec: float = 0, on_wait: OnWait | None = None
+    config: Config, children: Children | None = None, *, wait_sec: float = 0, on_wait: OnWait | None = None
 ) -> Sharing | None:
     """What *config* says is shared: nothing, unless its store is a database."""
     database = database_of(config)
     if database is None:
         return None
-    from duly.store.postgres import PostgresBoard  # noqa: PLC0415 (not every user has psycopg)
+    from duly.cluster.postgres import PostgresStore  # noqa: PLC0415 (not every user has psycopg)
 
-    new_board = partial(
-        PostgresBoard,
+    new_store = partial(
+        PostgresStore,
         database.secret,
         schema=SCHEMA,
         lease=timedelta(seconds=config.settings.lease_sec),
-        wait=timedelta(seconds=wait_sec),
-        on_wait=on_wait,
+        history=timedelta(days=config.settings.history_days),
     )
-    return Sharing(new_board, brood=brood)
+    wait = timedelta(seconds=wait_sec)
+    return Sharing(
+        lambda waits: new_store(wait=wait, on_wait=on_wait) if waits else new_store(), children=children
+    )

@@ -1,37 +1,41 @@
-"""What the daemon shows of itself: the JSON shapes of the command line and, later, of the web. Pure.
+"""What the daemon shows of itself: the JSON of the command line, the socket and the web. Pure.
 
-Each shape is made from definitions, states and rows, so the same functions serve a live daemon and the store
-of one that is down; `source` says which. Times are ISO 8601 with an offset. The shapes are a contract: keys
-are added, never renamed.
+Everything is made from definitions, states and rows, so the same functions serve a live daemon and the store
+of one that is down; `source` says which. The types are in `json_types`.
 """
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any
 
 import msgspec
 
-from duly.config.schema import Config, Service, Timer
-from duly.daemon.protocol import ABSENT, Source, sayable
-from duly.daemon.shapes import (
-    DisabledShape,
-    FiringShape,
-    HealthShape,
-    HistoryShape,
-    InvalidShape,
-    LogShape,
-    MissShape,
-    RunShape,
-    ServiceShape,
-    ServicesShape,
-    StatusShape,
-    TimerShape,
-    TimersShape,
+from duly.config.schema import Calendar, Config, Service, Timer, expression_of
+from duly.cron.english import in_english
+from duly.daemon.json_types import (
+    DisabledJson,
+    FiringJson,
+    HistoryJson,
+    InvalidJson,
+    LineTimeJson,
+    LogJson,
+    MissJson,
+    PlaceJson,
+    RunJson,
+    ServiceJson,
+    ServicesJson,
+    TimerJson,
+    TimersJson,
+    json_of,
 )
-from duly.daemon.words import schedule_words
-from duly.instant import NEVER_US, SECOND_US, Instant, datetime_at
-from duly.store.history import MissRow, RunRow, length_us
+from duly.daemon.protocol import Source, sayable
+from duly.formatting import counted, exact_length
+from duly.instant import NEVER_US, SECOND_US, Instant, iso, time_of
+from duly.schedules import offset_s
+from duly.store.history import MissRow, RunRow, length_us, line_times
+from duly.supervisor.services import ServiceView
 
 DISABLED_MESSAGE = (
     "the timer subsystem is off: it is experimental, and has to be switched on. Write timers = true under"
@@ -43,10 +47,25 @@ PARENT_DISABLED_MESSAGE = (
     " enabled = true and reload"
 )
 
-_ILL_MISSES: Mapping[str, str] = {
-    "shutdown": "the daemon was down, stopping or asleep",
+
+def timers_off_text(config: Config) -> str:
+    """What to know if the timers of *config* are off; empty if it has none, or nothing is to run at all."""
+    if not config.timers or not config.settings.enabled:
+        return ""
+    defined = "1 timer is" if len(config.timers) == 1 else f"{len(config.timers):,} timers are"
+    remedy = "write timers = true under [supervisor], or start with `duly run --timers`"
+    return f"{defined} defined and will never fire: timers are switched off; {remedy}"
+
+
+MISSES: Mapping[str, str] = {
+    "overlap": "its target was still active",
+    "disabled": "the timer was disabled",
+    "disabled-target": "its target was disabled",
     "target-not-found": "its target was not there",
+    "shutdown": "the daemon was down, stopping or asleep",
 }
+"""What the reasons of misses mean."""
+_ILL_MISSES = frozenset({"shutdown", "target-not-found"})
 
 _TIMERS_AT_ONCE = 250
 """Shown without a pause: a few milliseconds."""
@@ -55,7 +74,7 @@ _TIMERS_AT_ONCE = 250
 # --- what it is made of ---
 
 
-class TimerReading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class TimerSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a timer's state says; every field may be missing but what the store always has."""
 
     enabled_override: bool | None = None
@@ -75,46 +94,18 @@ class TimerReading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     running_run: int | None = None
     running_since_us: Instant | None = None
     member: str | None = None
-    """Which machine holds it, if timers are shared."""
+    """Which machine runs it, if timers are shared."""
     fault: str | None = None
     """Why it does not run, and what to do, if its stored state cannot be read; then nothing else is known."""
+    slots: str = ""
+    """Its newest slots, as `store.past` writes them."""
 
 
-class ServiceReading(Protocol):
-    """What the supervisor says of a service; `supervisor.ServiceView` is one."""
-
-    @property
-    def id(self) -> str: ...  # noqa: D102
-    @property
-    def state(self) -> str: ...  # noqa: D102
-    @property
-    def since_us(self) -> Instant | None: ...  # noqa: D102
-    @property
-    def pid(self) -> int | None: ...  # noqa: D102
-    @property
-    def restarts(self) -> int: ...  # noqa: D102
-    @property
-    def restart_at_us(self) -> Instant | None: ...  # noqa: D102
-    @property
-    def last_run(self) -> RunRow | None: ...  # noqa: D102
-    @property
-    def reason(self) -> str: ...  # noqa: D102
+ServiceSnapshot = ServiceView
+"""What the supervisor says of a service, or the store of a daemon that is down."""
 
 
-class StoredService(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store says of a service whose daemon is down."""
-
-    id: str
-    state: str
-    since_us: Instant | None = None
-    pid: int | None = None
-    restarts: int = 0
-    restart_at_us: Instant | None = None
-    last_run: RunRow | None = None
-    reason: str = ""
-
-
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a daemon knows of itself at one moment; of one that is down, what can be said of it."""
 
     source: Source
@@ -123,7 +114,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     state: str
     """starting, running, stopping, or one of `ABSENT`."""
-    is_gate_open: bool
+    is_timer_switch_on: bool
     pid: int | None = None
     started_us: Instant | None = None
     faults: tuple[str, ...] = ()
@@ -144,171 +135,168 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 # --- making it ---
 
 
-def disabled(*, is_parent_on: bool = True) -> DisabledShape:
-    """What is said while the gate is closed."""
-    return DisabledShape(
+def disabled(*, is_parent_on: bool = True) -> DisabledJson:
+    """What is said while the timers are off."""
+    return DisabledJson(
         status="disabled", message=DISABLED_MESSAGE if is_parent_on else PARENT_DISABLED_MESSAGE
     )
 
 
-def time_of(at_us: Instant | None, zone: tzinfo) -> str | None:
-    """An instant as ISO 8601 with an offset; None for none and for never."""
-    if at_us is None or at_us >= NEVER_US:
-        return None
-    return datetime_at(at_us, zone).isoformat()
-
-
-def _time(at_us: Instant, zone: tzinfo) -> str:
-    return datetime_at(at_us, zone).isoformat()
-
-
-def run_shape(row: RunRow, zone: tzinfo) -> RunShape:
-    """One run."""
+def run_json(row: RunRow, zone: tzinfo) -> RunJson:
     lasted_us = length_us(row)
-    return RunShape(
-        id=row.id,
-        service=row.service,
-        timer=row.timer,
-        reason=row.reason,
-        scheduled_at=time_of(row.scheduled_us, zone),
-        started_at=_time(row.started_us, zone),
-        ended_at=time_of(row.ended_us, zone),
-        duration_s=None if lasted_us is None else lasted_us / SECOND_US,
-        running=row.ended_us is None,
-        result=row.result,
-        exit_code=row.exit_code,
-        signal=row.signal,
-        message=row.message,
-        pid=row.pid,
-    )
+    duration_s = None if lasted_us is None else lasted_us / SECOND_US
+    return json_of(RunJson, row, zone, duration_s=duration_s, running=row.ended_us is None)
 
 
-def miss_shape(row: MissRow, zone: tzinfo) -> MissShape:
-    """One miss."""
-    return MissShape(timer=row.timer, at=_time(row.at_us, zone), reason=row.reason)
+def miss_json(row: MissRow, zone: tzinfo) -> MissJson:
+    return MissJson(timer=row.timer, at=iso(row.at_us, zone), reason=row.reason)
 
 
-def invalid_shapes(config: Config, *kinds: str) -> list[InvalidShape]:
+def invalid_json(config: Config, *kinds: str) -> list[InvalidJson]:
     """The entries that cannot be used, of these kinds or of all."""
     return [
-        InvalidShape(kind=bad.kind, id=bad.id, index=bad.index, reason=bad.reason, line=bad.line)
+        InvalidJson(
+            kind=bad.kind, id=bad.id, index=bad.index, reason=bad.reason, line=bad.line, file=bad.file
+        )
         for bad in config.invalid
-        if not kinds or bad.kind in kinds
+        if not kinds or any(map(bad.is_of, kinds))
     ]
 
 
-def timer_shape(timer: Timer, reading: TimerReading, zone: tzinfo) -> TimerShape:
-    """One timer."""
-    override = reading.enabled_override
-    return TimerShape(
+def timer_json(timer: Timer, snapshot: TimerSnapshot, zone: tzinfo) -> TimerJson:
+    override = snapshot.enabled_override
+    return json_of(
+        TimerJson,
+        snapshot,
+        zone,
         id=timer.id,
         target=timer.target,
         enabled=timer.enabled if override is None else override,
-        schedule=schedule_words(timer),
+        schedule=schedule_text(timer),
         description=timer.description,
-        running=reading.running_run is not None,
-        last_run_at=time_of(reading.last_run_us, zone),
-        next_run_at=time_of(reading.next_us, zone),
-        last_result=reading.last_result,
-        last_exit=reading.last_exit,
-        last_missed_at=time_of(reading.last_missed_us, zone),
-        last_miss_reason=reading.last_miss_reason,
-        last_success_at=time_of(reading.last_success_us, zone),
-        last_failure_at=time_of(reading.last_failure_us, zone),
-        retry_attempt=reading.retry_attempt,
-        retry_next_at=time_of(reading.retry_at_us, zone),
-        startup_triggered=reading.startup_triggered,
-        registered_at=time_of(reading.registered_us, zone),
-        answered_until=time_of(reading.answered_us, zone),
-        member=reading.member,
-        fault=reading.fault,
+        running=snapshot.running_run is not None,
+        next_run_at=time_of(snapshot.next_us, zone),
+        retry_next_at=time_of(snapshot.retry_at_us, zone),
+        answered_until=time_of(snapshot.answered_us, zone),
     )
 
 
-def timers_shape(standing: Standing, config: Config, readings: Mapping[str, TimerReading]) -> TimersShape:
-    """All timers, in the order in which they were declared, and those that are invalid."""
-    *_, whole = timers_shapes(standing, config, readings)
-    return whole
-
-
-def timers_shapes(
-    standing: Standing, config: Config, readings: Mapping[str, TimerReading]
-) -> Iterator[TimersShape]:
-    """The same shape again and again, with some more timers each time; the last is whole.
+def timers_json_steps(
+    daemon_status: DaemonStatus, config: Config, snapshots: Mapping[str, TimerSnapshot]
+) -> Iterator[TimersJson]:
+    """The same answer again and again, with some more timers each time; the last is whole.
 
     A loop that must not stand still for ten thousand timers does something else in between.
     """
-    shape = TimersShape(
+    answer = TimersJson(
         status="enabled",
-        source=standing.source,
-        at=_time(standing.now_us, standing.zone),
+        source=daemon_status.source,
+        at=iso(daemon_status.now_us, daemon_status.zone),
         timers=[],
-        invalid=invalid_shapes(config, "timer"),
+        invalid=invalid_json(config, "timer"),
     )
-    yield shape
+    yield answer
     for first in range(0, len(config.timers), _TIMERS_AT_ONCE):
-        shape.timers.extend(
-            timer_shape(timer, readings.get(timer.id, TimerReading()), standing.zone)
+        answer.timers.extend(
+            timer_json(timer, snapshots.get(timer.id, TimerSnapshot()), daemon_status.zone)
             for timer in config.timers[first : first + _TIMERS_AT_ONCE]
         )
-        yield shape
+        yield answer
 
 
-def service_shape(service: Service, reading: ServiceReading, zone: tzinfo) -> ServiceShape:
-    """One service."""
-    return ServiceShape(
-        id=service.id,
-        type=service.type,
-        enabled=service.enabled,
-        stage=service.stage,
-        state=reading.state,
-        reason=reading.reason,
-        since=time_of(reading.since_us, zone),
-        pid=reading.pid,
-        restarts=reading.restarts,
-        description=service.description,
-        last_run=None if reading.last_run is None else run_shape(reading.last_run, zone),
-    )
+def schedule_text(timer: Timer) -> str:
+    """A timer's triggers in plain English: "At 03:30, every day; 5m after start-up".
+
+    Made from its definition alone, so it may be shown while timers are off.
+    """
+    said = [calendar_text(calendar) for calendar in timer.on_calendar]
+    if timer.at is not None:
+        said.append(f"Once, at {timer.at}")
+    if timer.every is not None:
+        said.append(f"Every {exact_length(timer.every)}")
+    if timer.on_startup_sec is not None:
+        said.append(f"{exact_length(timer.on_startup_sec)} after start-up")
+    if timer.on_unit_active_sec is not None:
+        said.append(f"{exact_length(timer.on_unit_active_sec)} after each run of {timer.target}")
+    if later_s := offset_s(timer.id, round(timer.random_delay_sec * SECOND_US)):
+        said.append(f"{exact_length(later_s)} later (random_delay)")
+    if timer.exclude:
+        said.append(f"not on {counted(len(timer.exclude), 'date')}")
+    if timer.dst == "both":
+        said.append("twice in an hour that comes twice")
+    return "; ".join(said)
 
 
-def services_shape(standing: Standing, config: Config, readings: Iterable[ServiceReading]) -> ServicesShape:
-    """All services, in the order in which they were declared, and those that are invalid."""
-    known = {reading.id: reading for reading in readings}
-    return ServicesShape(
-        source=standing.source,
-        at=_time(standing.now_us, standing.zone),
+@lru_cache(maxsize=4096)
+def calendar_text(calendar: Calendar) -> str:
+    words = in_english(expression_of(calendar))
+    return words.replace("the 28th to 31st", "the last day") if calendar.day_of_month == "last" else words
+
+
+def service_json(service: Service, snapshot: ServiceSnapshot, zone: tzinfo) -> ServiceJson:
+    last_run = None if snapshot.last_run is None else run_json(snapshot.last_run, zone)
+    declared = {name: getattr(service, name) for name in ("id", "type", "enabled", "stage", "description")}
+    since = time_of(snapshot.since_us, zone)
+    return json_of(ServiceJson, snapshot, zone, **declared, since=since, last_run=last_run)
+
+
+def services_json(
+    daemon_status: DaemonStatus, config: Config, snapshots: Iterable[ServiceSnapshot]
+) -> ServicesJson:
+    known = {snapshot.id: snapshot for snapshot in snapshots}
+    return ServicesJson(
+        source=daemon_status.source,
+        at=iso(daemon_status.now_us, daemon_status.zone),
         services=[
-            service_shape(
+            service_json(
                 service,
-                known.get(service.id) or StoredService(id=service.id, state="stopped"),
-                standing.zone,
+                known.get(service.id) or ServiceSnapshot(id=service.id, state="stopped"),
+                daemon_status.zone,
             )
             for service in config.services
         ],
-        invalid=invalid_shapes(config, "service"),
+        invalid=invalid_json(config, "service"),
     )
 
 
-def history_shape(
-    standing: Standing, runs: Sequence[RunRow], misses: Sequence[MissRow], *, more: bool
-) -> HistoryShape:
+def history_json(
+    daemon_status: DaemonStatus,
+    runs: Sequence[RunRow],
+    misses: Sequence[MissRow],
+    *,
+    more: bool,
+    older: PlaceJson | None = None,
+    fault: str | None = None,
+) -> HistoryJson:
     """Runs and misses, as they come: newest first."""
-    return HistoryShape(
-        source=standing.source,
-        at=_time(standing.now_us, standing.zone),
-        runs=[run_shape(row, standing.zone) for row in runs],
-        misses=[miss_shape(row, standing.zone) for row in misses],
+    return HistoryJson(
+        source=daemon_status.source,
+        at=iso(daemon_status.now_us, daemon_status.zone),
+        runs=[run_json(row, daemon_status.zone) for row in runs],
+        misses=[miss_json(row, daemon_status.zone) for row in misses],
         more=more,
+        older=older,
+        fault=fault,
     )
 
 
-def log_shape(standing: Standing, row: RunRow, lines: int | None) -> LogShape:
+def log_json(
+    daemon_status: DaemonStatus, row: RunRow, lines: int | None, *, fault: str | None = None
+) -> LogJson:
     """The output of a run that a row holds: all that is kept, or the last *lines* of it."""
-    return LogShape(
-        source=standing.source,
-        run=run_shape(row, standing.zone),
-        output=last_lines(row.output, lines),
+    shown = last_lines(row.output, lines)
+    skipped = row.output.count("\n") - shown.count("\n")
+    # Of those before it, the last one is the time of the first line.
+    known = line_times(row) if shown else []
+    times = {max(line - skipped, 0): row.started_us + at_s * SECOND_US for line, at_s in known}
+    zone = daemon_status.zone
+    return LogJson(
+        source=daemon_status.source,
+        run=run_json(row, zone),
+        output=shown,
         lost_bytes=row.output_lost,
+        fault=fault,
+        times=[LineTimeJson(line=line, at=iso(at_us, zone)) for line, at_us in times.items()],
     )
 
 
@@ -324,140 +312,55 @@ def last_lines(text: str, count: int | None) -> str:
     return "\n".join(lines[-wanted:])
 
 
-def status_shape(
-    standing: Standing,
-    config: Config,
-    services: Iterable[ServiceReading],
-    timers: Mapping[str, TimerReading] | None,
-) -> StatusShape:
-    """The daemon at a glance. *timers* is None while the gate is closed."""
-    readings = list(services)
-    closed = disabled(is_parent_on=config.settings.enabled)
-    up_us = None if standing.started_us is None else standing.now_us - standing.started_us
-    return StatusShape(
-        source=standing.source,
-        at=_time(standing.now_us, standing.zone),
-        version=standing.version,
-        state=standing.state,
-        pid=standing.pid,
-        started_at=time_of(standing.started_us, standing.zone),
-        uptime_s=None if up_us is None else max(up_us, 0) / SECOND_US,
-        timers="disabled" if timers is None else "enabled",
-        timers_message=closed.message if timers is None else "",
-        counts=counts(config, readings, timers),
-        health=health(standing, config, readings, timers),
-        next_firing=None if timers is None else next_firing(timers, standing.zone),
-        config=standing.config,
-        store=standing.store,
-        socket=standing.socket,
-        dashboard=standing.dashboard,
-    )
-
-
 def counts(
-    config: Config, services: Sequence[ServiceReading], timers: Mapping[str, TimerReading] | None
+    config: Config, services: Sequence[ServiceSnapshot], timers: Mapping[str, TimerSnapshot] | None
 ) -> dict[str, int]:
     """How many there are, and how many of them run, failed, or cannot be used."""
     found: dict[str, int] = {
         "services": len(config.services),
-        "services_running": sum(reading.state == "running" for reading in services),
-        "services_failed": sum(reading.state == "failed" for reading in services),
+        "services_running": sum(snapshot.state == "running" for snapshot in services),
+        "services_failed": sum(snapshot.state == "failed" for snapshot in services),
         "invalid": len(config.invalid),
     }
     if timers is not None:
         found["timers"] = len(config.timers)
-        found["timers_running"] = sum(reading.running_run is not None for reading in timers.values())
+        found["timers_running"] = sum(snapshot.running_run is not None for snapshot in timers.values())
     return found
 
 
-def health(
-    standing: Standing,
-    config: Config,
-    services: Sequence[ServiceReading],
-    timers: Mapping[str, TimerReading] | None,
-) -> HealthShape:
-    """Whether all is well; each reason is a sentence that names what is not."""
-    reasons = list(standing.faults)
-    if standing.state in ABSENT:
-        reasons.append(ABSENT[standing.state])
-    reasons += [
-        f"{bad.kind} {bad.id or f'number {bad.index + 1}'} is invalid: {bad.reason}" for bad in config.invalid
-    ]
-    reasons += [
-        f"service {reading.id} {_failed_words(reading)}"
-        for reading in services
-        if reading.state in {"failed", "skipped"}
-    ]
-    reasons += [f"service {reading.id} {reading.reason}" for reading in services if _fell_over(reading)]
-    for name, reading in (timers or {}).items():
-        if reading.fault is not None:
-            reasons.append(reading.fault)
-        if reading.last_result not in {None, "success"} and reading.running_run is None:
-            reasons.append(f"the last run of timer {name} ended with {_result_words(reading)}")
-    return HealthShape(ok=not reasons, reasons=reasons, warnings=_missed(standing, config, timers or {}))
-
-
-def _missed(standing: Standing, config: Config, timers: Mapping[str, TimerReading]) -> list[str]:
-    warnings = []
-    for timer in config.timers:
-        reading = timers.get(timer.id)
-        if reading is None or reading.last_missed_us is None or not is_ill_missed(timer, reading):
-            continue
-        why = _ILL_MISSES[reading.last_miss_reason or ""]
-        at = datetime_at(reading.last_missed_us, standing.zone)
-        warnings.append(f"timer {timer.id} missed {at:%Y-%m-%d %H:%M}, because {why}, and has not run since")
-    return warnings
-
-
-def is_ill_missed(timer: Timer, reading: TimerReading) -> bool:
+def is_ill_missed(timer: Timer, snapshot: TimerSnapshot) -> bool:
     """Whether the latest miss of a timer is worth a warning: nobody meant it, and it has not run since.
 
     A target that was still at work, or a timer or target that somebody disabled, misses as it was told to;
     so does, while the daemon is down, a timer that need not be caught up with.
     """
-    if reading.last_missed_us is None or reading.last_miss_reason not in _ILL_MISSES:
+    if snapshot.last_missed_us is None or snapshot.last_miss_reason not in _ILL_MISSES:
         return False
-    is_enabled = timer.enabled if reading.enabled_override is None else reading.enabled_override
-    is_owed = timer.persistent or reading.last_miss_reason != "shutdown"
-    has_run_since = reading.last_run_us is not None and reading.last_run_us > reading.last_missed_us
+    is_enabled = timer.enabled if snapshot.enabled_override is None else snapshot.enabled_override
+    is_owed = timer.persistent or snapshot.last_miss_reason != "shutdown"
+    has_run_since = snapshot.last_run_us is not None and snapshot.last_run_us > snapshot.last_missed_us
     return is_enabled and is_owed and not has_run_since
 
 
-def _fell_over(reading: ServiceReading) -> bool:
-    """Whether a service failed and waits to come back; one that ended well and comes back is fine."""
-    last = reading.last_run
-    return reading.restart_at_us is not None and last is not None and last.result != "success"
-
-
-def _failed_words(reading: ServiceReading) -> str:
-    word = "failed" if reading.state == "failed" else "was not started"
-    return f"{word}: {reading.reason}" if reading.reason else word
-
-
-def _result_words(reading: TimerReading) -> str:
-    if reading.last_result == "exit" and reading.last_exit is not None:
-        return f"exit code {reading.last_exit}"
-    return str(reading.last_result)
-
-
-def next_firing(timers: Mapping[str, TimerReading], zone: tzinfo) -> FiringShape | None:
-    """The timer that fires next."""
+def next_firing(timers: Mapping[str, TimerSnapshot], zone: tzinfo) -> FiringJson | None:
     ahead = [
-        (reading.next_us, order, name)
-        for order, (name, reading) in enumerate(timers.items())
-        if reading.next_us is not None and reading.next_us < NEVER_US
+        (snapshot.next_us, order, name)
+        for order, (name, snapshot) in enumerate(timers.items())
+        if snapshot.next_us is not None and snapshot.next_us < NEVER_US
     ]
     if not ahead:
         return None
     at_us, _, name = min(ahead)
-    return FiringShape(timer=name, at=_time(at_us, zone))
+    return FiringJson(timer=name, at=iso(at_us, zone))
 
 
 def definition(entry: Service | Timer) -> dict[str, Any]:
     """An entry as declared, with digests in place of the values of its environment, which may be secret."""
     declared: dict[str, Any] = msgspec.to_builtins(entry)
     if "env" in declared:
-        declared["env"] = {name: _digest(name, value) for name, value in declared["env"].items()}
+        for name, value in declared["env"].items():
+            pair = f"{name}={value}".encode(errors="surrogateescape")
+            declared["env"][name] = hashlib.blake2s(pair, digest_size=8).hexdigest()
     return declared
 
 
@@ -465,12 +368,3 @@ def definition_text(service: Service) -> str:
     """A service as a store keeps it: of its environment only the names, since the values may be secret."""
     declared = {**definition(service), "env": sorted(service.env)}
     return msgspec.json.encode(declared).decode()
-
-
-def _digest(name: str, value: str) -> str:
-    return hashlib.blake2s(f"{name}={value}".encode(errors="surrogateescape"), digest_size=8).hexdigest()
-
-
-def builtins(shape: Any) -> Any:
-    """A shape as dicts, lists and plain values: what `--json` prints and the socket carries."""
-    return msgspec.to_builtins(shape)

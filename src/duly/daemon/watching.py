@@ -1,10 +1,11 @@
 """Who watches the daemon: metrics, spans, the dead-man's switch, and the monitor of its timers.
 
 They are listeners of its events. What has to be installed first is left out if it is not. What a watcher
-finds out itself, such as a ping that failed, it tells to `told` and the log.
+finds out itself, such as a ping that failed, it sends to `event_listeners` and the log.
 """
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,27 +15,35 @@ from zoneinfo import ZoneInfo
 
 from duly.clock import Clock, HostClock, until_minute_s
 from duly.config import Config
+from duly.config.schema import config_zone
+from duly.daemon.backend import PropertyVerdict
 from duly.daemon.daemon import Daemon
-from duly.daemon.holding import Stopwatch, declared_of, stints_of
+from duly.daemon.health import health
 from duly.daemon.sharing import Sharing
 from duly.events import Announcer, Event, Listener, described
 from duly.instant import NEVER_US, SECOND_US, datetime_at, instant_of
 from duly.observe.deadman import DeadMan
 from duly.observe.spans import spans_if_installed
 from duly.verify import properties as judgement
-from duly.verify.declared import Declared
-from duly.verify.held import UNWATCHED, HeldMonitor
-from duly.verify.timers import Finding, TimerMonitor
+from duly.verify.emitter import NodeName
+from duly.verify.recorder import TimerRecorder
+from duly.verify.timers import TimerMonitor, ZonedTimer
 
 if TYPE_CHECKING:
     from duly.observe.metrics import Metrics
-    from duly.web.site import Verdict
 
 _GRACE_S = 2.0
 """How long the end of the daemon waits for pings under way."""
 _SAME_S = 0.001
-_SLACK_LEASES = 4
-"""For so many leases more than a minute a shared timer may take to answer: its writes may be tried again."""
+_UNWATCHED = (
+    "Other machines share the timers. This monitor sees only what this machine does. Let all machines record"
+    " traces (`duly run --trace FILE`): `duly verify` judges them together."
+)
+_FAILOVER_LEASES = 3
+"""So many leases it takes at most to release what a dead machine ran."""
+_TICKS_PER_LEASE = 3
+_TICK_S = 60.0
+"""After how long a silence a machine by itself writes a tick into its trace."""
 
 _WORDS = {
     judgement.Verdict.HOLDS: "holds",
@@ -53,86 +62,75 @@ class Watch:
         clock: Clock | None = None,
         steady_us: Callable[[], int] | None = None,
         sharing: Sharing | None = None,
+        trace: str | None = None,
     ) -> None:
         self._daemon: Daemon | None = None
         self._clock: Clock = HostClock() if clock is None else clock
-        self.told: list[Listener] = []
+        self.event_listeners: list[Listener] = []
         """Who else hears what the watchers find out; the dashboard is one."""
-        self.metrics = _metrics_if_installed(self, self._clock) if config.dashboard.enabled else None
-        self._deadman = DeadMan(self._ping_url, [self._tell], now=self._clock.now)
+        self.metrics = _metrics_if_installed(self, self._clock, sharing) if config.dashboard.enabled else None
+        self._deadman = DeadMan(self._ping_url, [self._on_event], now=self._clock.now)
         self._spans = spans_if_installed()
-        self._board = None if sharing is None else Stopwatch(sharing.clock)
-        """Whose time holds for timers that come here from other machines, and go there."""
-        self._now = self._clock.now if self._board is None else self._board.now
-        if self._board is None:
-            self.monitor = TimerMonitor(self._declared, [self._tell], steady_us=steady_us)
-        else:
-            self.monitor = HeldMonitor(
-                self._held,
-                self._stints,
-                [self._tell],
-                steady_us=self._board.steady_us,
-                slack_us=round(_SLACK_LEASES * config.settings.lease_sec * SECOND_US),
-            )
+        self._is_shared = sharing is not None
+        self._now = self._clock.now
+        """The time that timers go by."""
+        if sharing is not None:
+            self._now, steady_us = sharing.clock.now, sharing.clock.now_us
+        self.monitor = TimerMonitor(
+            self._declared, [self._on_event], steady_us=steady_us, is_shared=self._is_shared
+        )
         self._monitor_fault = ""
         """Why the monitor watches no more, if it failed."""
-        self._announcer = Announcer([self._tell], self._clock.now)
+        self._announcer = Announcer([self._on_event], self._clock.now)
+        self._recorder = None if trace is None else self._new_recorder(trace, config, sharing)
         self._looking: asyncio.TimerHandle | None = None
 
     @property
     def listeners(self) -> list[Listener]:
-        """What to give to the daemon."""
         metrics = None if self.metrics is None else self.metrics.listener
-        heard = (metrics, self._spans, self._deadman, self._heed_timers)
-        return [each for each in heard if each is not None]
+        listeners = (metrics, self._spans, self._deadman, self._recorder, self._on_timer_event)
+        return [each for each in listeners if each is not None]
 
     def attach(self, daemon: Daemon) -> None:
-        """Watch *daemon*, from inside its loop."""
         self._daemon = daemon
         daemon.fault_sources.append(self._violations)
         if self.metrics is not None:
             daemon.time_writes(self.metrics.store_wrote)
-            daemon.on_started_up.append(self._recall)
+            daemon.on_started_up.append(self._load_successes)
 
     async def close(self) -> None:
         """End, a moment after the daemon did."""
         self._look_never()
-        if self._board is not None:
-            self._board.forget()
+        if self._recorder is not None:
+            self._recorder.close()
         await self._deadman.close(_GRACE_S)
 
-    def verification(self) -> "list[Verdict] | None":
-        """What the monitor says of each property; None while there are no timers to watch."""
-        from duly.web.site import Verdict  # noqa: PLC0415 (asked only by the web)
-
-        if self._daemon is None or not self._daemon.standing().is_gate_open:
+    def verification(self) -> list[PropertyVerdict] | None:
+        if self._daemon is None or not self._daemon.daemon_status().is_timer_switch_on:
             return None
+        words = dict(_WORDS)
+        if self._monitor_fault:  # what holds so far may not hold now
+            words[judgement.Verdict.HOLDS] = _WORDS[judgement.Verdict.INCONCLUSIVE]
         return [
-            Verdict(finding.property, self._verdict_word(finding), finding.violated, finding.words)
+            PropertyVerdict(finding.property, words[finding.verdict], finding.violated, finding.words)
             for finding in self.monitor.findings()
         ]
 
-    def _verdict_word(self, finding: Finding) -> str:
-        if self._monitor_fault and finding.verdict is judgement.Verdict.HOLDS:
-            return _WORDS[judgement.Verdict.INCONCLUSIVE]
-        return _WORDS[finding.verdict]
-
     @property
     def unwatched(self) -> str:
-        """What the monitor does not see, in words."""
-        return "" if self._board is None else UNWATCHED
+        return _UNWATCHED if self._is_shared else ""
 
     def _violations(self) -> list[str]:
         """What is not well: a monitor that failed, and all that it objects to while there are timers."""
         found = [one for one in self.monitor.findings() if one.verdict is judgement.Verdict.VIOLATED]
         # Timers are counted only if there is something to tell: this is asked for every page.
         is_told = bool(found) and self._daemon is not None and self._daemon.timers() is not None
-        told = [f"{one.property} is violated: {one.words}" for one in found] if is_told else []
-        return [self._monitor_fault, *told] if self._monitor_fault else told
+        messages = [f"{one.property} is violated: {one.words}" for one in found] if is_told else []
+        return [self._monitor_fault, *messages] if self._monitor_fault else messages
 
-    def _tell(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         metrics = [] if self.metrics is None else [self.metrics.listener]
-        for listener in (*metrics, *self.told):
+        for listener in (*metrics, *self.event_listeners):
             listener(event)
 
     # --- silence, which is no event ---
@@ -142,11 +140,11 @@ class Watch:
         """Whether a look for slots that nothing has answered is ahead."""
         return self._looking is not None
 
-    def _heed_timers(self, event: Event) -> None:
+    def _on_timer_event(self, event: Event) -> None:
         if self._monitor_fault:
             return
         with self._reporting_failure():
-            self.monitor.listener(event if self._board is None else replace(event, time=self._now()))
+            self.monitor.listener(replace(event, time=self._now()) if self._is_shared else event)
             self._look_later()
 
     def _look(self) -> None:
@@ -189,30 +187,42 @@ class Watch:
             self._looking.cancel()
             self._looking = None
 
-    def _declared(self) -> list[Declared]:
+    def _declared(self) -> list[ZonedTimer]:
         """The timers at work, those that are declared and whose state could be read; and what that says."""
-        readings = None if self._daemon is None else self._daemon.timers()
-        if self._daemon is None or readings is None:
+        snapshots = None if self._daemon is None else self._daemon.timers()
+        if self._daemon is None or snapshots is None:
             return []
-        zone = self._daemon.standing().zone
-        return [
-            Declared(
+        zone = self._daemon.daemon_status().zone
+        declared = [
+            ZonedTimer(
                 timer,
                 zone if timer.timezone is None else ZoneInfo(timer.timezone),
-                readings[timer.id].answered_us,
-                readings[timer.id].last_missed_us,
+                registered_us=None if (known := snapshots.get(timer.id)) is None else known.registered_us,
             )
             for timer in self._daemon.config.timers
-            if timer.id in readings and readings[timer.id].fault is None
+        ]
+        if self._is_shared:
+            return declared  # what its row says was so a moment ago
+        return [
+            each._replace(answered_us=snapshot.answered_us, missed_us=snapshot.last_missed_us)
+            for each in declared
+            if (snapshot := snapshots.get(each.timer.id)) is not None and snapshot.fault is None
         ]
 
-    def _stints(self) -> Mapping[int, tuple[int, int, bool]]:
-        return stints_of(None if self._daemon is None else self._daemon.holding())
-
-    def _held(self) -> list[Declared]:
-        """The shared timers at work on this machine."""
-        return (
-            [] if self._daemon is None else declared_of(self._daemon.holding(), self._daemon.standing().zone)
+    def _new_recorder(self, path: str, config: Config, sharing: Sharing | None) -> TimerRecorder:
+        node, tick_s = NodeName(socket.gethostname(), 0), _TICK_S
+        if sharing is not None:
+            lease_sec = config.settings.lease_sec
+            node = NodeName(sharing.name, round(_FAILOVER_LEASES * lease_sec * SECOND_US))
+            tick_s = lease_sec / _TICKS_PER_LEASE
+        return TimerRecorder(
+            path,
+            self._declared,
+            node,
+            clock=self._clock if sharing is None else sharing.clock,
+            zone=config_zone(config),
+            tick_s=tick_s,
+            emit=self._announcer.announce,
         )
 
     def _ping_url(self, name: str) -> str | None:
@@ -221,15 +231,21 @@ class Watch:
         return None if service is None or service.ping_url is None else service.ping_url.secret
 
     def timer_dues(self) -> Mapping[str, datetime]:
-        """When timers come next."""
-        readings = None if self._daemon is None else self._daemon.timers()
+        snapshots = None if self._daemon is None else self._daemon.timers()
         return {
-            name: datetime_at(reading.next_us, UTC)
-            for name, reading in (readings or {}).items()
-            if reading.next_us is not None and 0 < reading.next_us < NEVER_US
+            name: datetime_at(snapshot.next_us, UTC)
+            for name, snapshot in (snapshots or {}).items()
+            if snapshot.next_us is not None and 0 < snapshot.next_us < NEVER_US
         }
 
-    def _recall(self) -> None:
+    def problems(self) -> tuple[int, list[tuple[str, str, str]]]:
+        """How much is wrong, and the states of services and timers that are not simply well."""
+        if (daemon := self._daemon) is None:
+            return 0, []
+        judged = health(daemon.daemon_status(), daemon.config, daemon.services(), daemon.timers())
+        return len(judged.reasons), [(each.kind, each.id, each.state) for each in judged.states]
+
+    def _load_successes(self) -> None:
         """Learn from the store which services succeeded before."""
         assert self._daemon is not None
         assert self.metrics is not None
@@ -238,14 +254,15 @@ class Watch:
             if last is not None and last.result == "success" and last.ended_us is not None:
                 self.metrics.succeeded("service", view.id, datetime_at(last.ended_us, UTC))
         targets = {timer.id: timer.target for timer in self._daemon.config.timers}
-        for name, reading in (self._daemon.timers() or {}).items():
-            if reading.last_success_us is not None and name in targets:
-                self.metrics.succeeded("service", targets[name], datetime_at(reading.last_success_us, UTC))
+        for name, snapshot in (self._daemon.timers() or {}).items():
+            if snapshot.last_success_us is not None and name in targets:
+                self.metrics.succeeded("service", targets[name], datetime_at(snapshot.last_success_us, UTC))
 
 
-def _metrics_if_installed(watch: Watch, clock: Clock) -> "Metrics | None":
+def _metrics_if_installed(watch: Watch, clock: Clock, sharing: Sharing | None) -> "Metrics | None":
     try:
         from duly.observe.metrics import Metrics  # noqa: PLC0415 (an extra)
     except ImportError:
         return None
-    return Metrics(timer_dues=watch.timer_dues, now=clock.now)
+    node = (lambda: None) if sharing is None else sharing.health
+    return Metrics(timer_dues=watch.timer_dues, now=clock.now, node=node, problems=watch.problems)

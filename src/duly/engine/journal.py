@@ -1,19 +1,19 @@
 """The journal: writes what has changed, and when the store fails, keeps it and asks again later.
 
-Whole records are written, so an attempt of which nobody knows whether it succeeded is simply made again; and
-after any fault all of them, since nobody knows what else befell the store meanwhile. A fault is told once,
-and so is its passing; in between the store is asked after pauses that grow to a limit.
+Whole records are written, so an attempt with an unknown outcome is simply made again. After a fault all
+records are written, because nobody knows what else happened to the store meanwhile. A fault is announced
+once, and so is its end. In between the store is asked after growing pauses (spec/scheduler.md 5.4).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic
 
 from duly.engine.book import Book
 from duly.engine.rules import T
 from duly.events import Announcer, described
-from duly.instant import SECOND_US, Instant
+from duly.instant import SECOND_US, Instant, back_off
 from duly.marks import mark
-from duly.store.protocol import Shelf
+from duly.store.protocol import Repository
 
 _FIRST_PAUSE_US = SECOND_US
 _LONGEST_PAUSE_US = 16 * SECOND_US
@@ -23,7 +23,7 @@ class Journal(Generic[T]):
     """The way from the book to the store."""
 
     def __init__(
-        self, book: Book[T], store: Shelf[T], announcer: Announcer, now_us: Callable[[], Instant]
+        self, book: Book[T], store: Repository[T], announcer: Announcer, now_us: Callable[[], Instant]
     ) -> None:
         self._book = book
         self._store = store
@@ -46,12 +46,15 @@ class Journal(Generic[T]):
         """Account for a step of the wall clock: a pause is a length of time."""
         self._resume_us += by_us
 
-    def hasten(self) -> None:
-        """Ask the store again at once: what was wrong has been seen to."""
-        self._resume_us = min(self._resume_us, self._now_us())
+    async def write_now(self) -> None:
+        """Write what is not yet written, now. Raises what the store raises."""
+        # Twice, as in `flush`. That the log is whole is for `flush` to see: it takes a look at all of it.
+        if not await self.write([]) and not await self.write([]):
+            assert self._fault is not None
+            raise self._fault
 
     async def flush(self) -> None:
-        """Write what is not yet written, now. Raises what the store raises."""
+        """Write what is not yet written, and check that the store has it. Raises what the store raises."""
         # Twice: some faults, such as a file that was moved away, are over once they have been noticed.
         for _ in range(2):
             if await self.write([]) and await self._is_kept():
@@ -64,19 +67,22 @@ class Journal(Generic[T]):
         try:
             await self._store.save([])
         except Exception as error:
-            self.note_fault(error)
+            self.emit_fault(error)
         return self._fault is None
 
     async def write(self, started: list[T]) -> bool:
         """Make the unsaved ends and the new starts durable in one transaction. False if that failed."""
         book = self._book
+        # A start wins over the unsaved end of the same task: its record has that end in it.
         changes = book.unsaved | {task.id: task for task in started}
         if not changes and self._fault is None:
             return True
+        # Runs end while we wait for the store: what they change is collected anew, and wins if this fails.
         ended, book.unsaved = book.unsaved, {}
         try:
             if self._fault is not None:
                 mark("written whole")
+                # The changes last: the book does not know the starts of this claim yet.
                 changes = {entry.task.id: entry.task for entry in book.entries.values()} | changes
                 await self._store.replace(put=list(changes.values()), removed=[])
             else:
@@ -84,20 +90,30 @@ class Journal(Generic[T]):
         except BaseException as error:
             book.unsaved = ended | book.unsaved
             if not isinstance(error, Exception):
-                raise  # whoever waited was cancelled; the outcome is unknown, so it stays unsaved
+                raise  # the caller was cancelled; the outcome is unknown, so the changes stay unsaved
             mark("write failed")
-            self.note_fault(error)
+            self.emit_fault(error)
             return False
         if self._fault is not None:
             self._announce("StoreRecovered", error=described(self._fault))
         self.forget_faults()
         return True
 
-    def note_fault(self, error: Exception) -> None:
-        """Tell of *error*, unless it was told already, and pause before the next attempt."""
+    async def replace(self, put: Sequence[T], removed: Sequence[int]) -> None:
+        """Write these whole, and forget those with the ids *removed*. Raises what the store raises."""
+        if self._fault is not None and not await self.write([]):
+            raise self._fault  # rows may be lost, and are written first
+        try:
+            await self._store.replace(put=put, removed=removed)
+        except Exception as error:
+            self.emit_fault(error)
+            raise
+
+    def emit_fault(self, error: Exception) -> None:
+        """Emit *error*, unless it is the one that stands, and pause before the next attempt."""
         is_new = self._fault is None or described(self._fault) != described(error)
         self._fault = error
-        self._pause_us = min(max(self._pause_us * 2, _FIRST_PAUSE_US), _LONGEST_PAUSE_US)
+        self._pause_us = back_off(self._pause_us, _LONGEST_PAUSE_US) or _FIRST_PAUSE_US
         self._resume_us = self._now_us() + self._pause_us
         if is_new:
             self._announce("StoreFault", error=described(error))

@@ -1,36 +1,64 @@
-"""The poller: sleeps until there is something to do, decides, writes, and then starts.
+"""The poller: sleeps until there is something to do, asks its backend what starts now, and starts it.
 
-The order in one cycle is the proof of the durability claim (SCHEDULER.md 3): the rules decide,
-`store.save` makes the starts durable in one transaction together with the ends that came in meanwhile,
-and only then is any callback called. If the write fails nothing was started, nothing is forgotten, and the
-same is tried again a little later: whole records are written, so an attempt of unknown outcome does no harm.
+The order in one cycle is the proof of the durability claim (spec/scheduler.md 3.4): the backend decides and
+makes the starts durable, and only then is any callback called. If that fails nothing was started, nothing is
+forgotten, and the same is tried again a little later.
 
 It wakes at the next due minute, at retry deadlines, at run ends, and when the clock was stepped. It never
-polls on a fixed beat.
+polls on a fixed beat. It knows no items: the backend may have them in memory or in a shared database.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Generic
 
-from duly.background import Background, cancel
+from duly.background import Background, Signal, cancel
 from duly.clock import Step, Watchable
-from duly.engine.book import Book, Entry
-from duly.engine.journal import Journal
-from duly.engine.limits import Limits
-from duly.engine.poll_faults import RETRY_PAUSE_S, PollFaults
+from duly.engine.backend import Backend
+from duly.engine.limits import NO_LIMITS, Limits, RunLimits
 from duly.engine.rules import Begin, Rules, T
-from duly.engine.runs import Run, Runs
-from duly.engine.signal import Signal
-from duly.engine.telling import iso
-from duly.events import Announcer, described
+from duly.engine.runs import ActiveRun, Runs
+from duly.errors import RunCancelledError
+from duly.events import Announcer, described, where_raised
 from duly.forks import end_if_forked, process_id
-from duly.instant import LATEST_US, SECOND_US, Instant, datetime_at, instant_of, milliseconds
+from duly.instant import LATEST_US, SECOND_US, Instant, datetime_at, instant_of, iso, milliseconds
 from duly.marks import mark
-from duly.store.protocol import Shelf
 
 _CYCLE, _SLEEP = "cycle", "sleep"
 """The parts of a poller that can fail for other reasons than the store's."""
+RETRY_PAUSE_S = 1.0
+"""In time of the loop, because the clock may be what failed."""
+
+
+class PollFaults:
+    """Faults inside the poller that are not the store's: a bug of ours, a clock that fails, rules that raise.
+
+    A fault is announced once per distinct error, and its end once.
+    """
+
+    def __init__(self, announcer: Announcer) -> None:
+        self._announce = announcer.announce
+        self._open: dict[str, str] = {}
+        """What failed, by the part of the poller."""
+
+    def is_open(self, part: str) -> bool:
+        """Whether the last attempt of *part* failed."""
+        return part in self._open
+
+    def open(self, part: str, error: Exception) -> None:
+        """Announce that *part* failed, unless that is known."""
+        is_new = self._open.get(part) != described(error)
+        self._open[part] = described(error)
+        if is_new:
+            self._announce("PollFailed", error=described(error), where=where_raised(error))
+
+    def close(self, part: str) -> None:
+        """*part* works; announce it if nothing else fails."""
+        if self._open and (error := self._open.pop(part, None)) is not None and not self._open:
+            self._announce("PollRecovered", error=error)
+
+    def forget(self) -> None:
+        self._open.clear()
 
 
 class Poller(Generic[T]):
@@ -38,66 +66,49 @@ class Poller(Generic[T]):
 
     def __init__(
         self,
-        book: Book[T],
-        store: Shelf[T],
+        backend: Backend[T],
         clock: Watchable,
         announcer: Announcer,
         rules: Rules[T],
-        *,
-        max_concurrent_runs: int | None = None,
-        run_timeout_us: int | None = None,
+        limits: RunLimits = NO_LIMITS,
     ) -> None:
-        self._book = book
+        self._backend = backend
         self._clock = clock
         self._announcer = announcer
         self._announce = announcer.announce
         self._rules = rules
-        self._max_concurrent_runs = max_concurrent_runs
-        self._run_timeout_us = run_timeout_us
-        self._journal = Journal(book, store, announcer, self.now_us)
+        self._max_concurrent_runs, self._run_timeout_us = limits.max_concurrent, limits.timeout_us
         self._faults = PollFaults(announcer)
         self.runs = Runs(
             self.now_us,
             self._on_call,
             self._on_end,
-            on_uncalled=lambda run: self._call_off(run, self._entry_of(run)),
+            on_uncalled=self.call_off,
             on_fault=self._on_fault,
         )
-        self.writing = asyncio.Lock()
-        """Held while the store and the book are being changed together."""
+        now_us = getattr(clock, "now_us", None)
+        self._instant: Callable[[], Instant] = now_us if callable(now_us) else lambda: instant_of(clock.now())
+        """Without a datetime in between, if the clock has `now_us`: it is asked several times a run."""
+        self.on_run_end: Callable[[ActiveRun[T], BaseException | None], object] | None = None
+        """Called with each run that has ended, and with what it has raised."""
         self.is_closed = False
         """Set the moment a stop is requested: no run starts any more."""
-        self.may_call: Callable[[], bool] = lambda: True
-        """Asked right before anything starts: whether it is still ours to start."""
-        self.on_parted: Callable[[Run[T], BaseException | None], None] = lambda _run, _error: None
-        """Told of the end of a run whose task is not in the book any more."""
         self._signal = Signal()
         self._is_woken = False
         self._holds = 0
         self._polling = Background(self._poll_on, name="duly poller", on_restart=self._on_restart)
         self._unwatch: Callable[[], None] | None = None
-        self._since_step: list[Step | Run[T]] = []
-        """Steps that are not yet accounted for, and the runs called since the first of them."""
-        self._limits: Limits[Run[T]] = Limits(clock, self.runs.cancel)
+        self._limits: Limits[ActiveRun[T]] = Limits(clock, self.runs.time_out)
         self._sleeper: asyncio.Task[None] | None = None
         self._sleeping_until_us: Instant | None = None
 
     def now_us(self) -> Instant:
-        """The present instant."""
-        return instant_of(self._clock.now())
-
-    @property
-    def is_faulty(self) -> bool:
-        """Whether the store has failed, and has not been seen to work since."""
-        return self._journal.resume_us is not None
+        return self._instant()
 
     # --- starting and stopping ---
 
     def renew(self) -> None:
         """Begin a new life, perhaps on another event loop."""
-        self.writing = asyncio.Lock()
-        self._since_step.clear()
-        self._journal.forget_faults()
         self._faults.forget()
 
     def forget_holds(self) -> None:
@@ -105,11 +116,11 @@ class Poller(Generic[T]):
         self._holds = 0
 
     def hold(self) -> None:
-        """Start nothing until `release`: somebody is being told first that a list has taken effect."""
+        """Start nothing until `release`: the caller of `initialize` goes on before the first callback."""
+        # Counted: a second list may be taken in before the first one's release.
         self._holds += 1
 
     def release(self) -> None:
-        """End a `hold`."""
         self._holds -= 1
         self.wake()
 
@@ -120,7 +131,8 @@ class Poller(Generic[T]):
 
     def begin(self) -> None:
         """Start polling, if it is not running and there is something to poll for."""
-        if not self._polling.is_on and self._book.entries:
+        if not self._polling.is_on and self._backend.count:
+            # Before the first cycle: a step that nobody has seen would count as a long sleep.
             self._unwatch = self._clock.watch(self._on_step)
             self.runs.pid = process_id()
             self._polling.start()
@@ -137,38 +149,16 @@ class Poller(Generic[T]):
         if not self._polling.is_on:
             return
         self._announce("PollingStopRequested")
-        async with self.writing:
-            self.account_for_steps()
+        async with self._backend.writing:  # nobody writes now, so no write is cut
+            # Awaited below, without the lock: what is being cancelled may be waiting for it.
             ended = self._kill()
         if ended:
             await asyncio.wait(ended)
         self._announce("PollingStopped")
 
-    async def flush(self, *, is_forgotten: bool = False) -> None:
-        """Write what is not yet written, now; all of it, if the store may have forgotten the latest writes.
-
-        Raises what the store raises.
-        """
-        async with self.writing:
-            if is_forgotten:
-                self._book.touch()
-            await self.flush_held()
-
-    async def flush_held(self) -> None:
-        """Like `flush`, for whoever holds `writing`."""
-        await self._journal.flush()
-
-    async def write(self) -> bool:
-        """Write what is not yet written, now. Hold `writing` meanwhile."""
-        return await self._journal.write([])
-
-    def hasten(self) -> None:
-        """Go on at once after a fault that has been seen to."""
-        self._journal.hasten()
-        self.wake()
-
     async def drop(self) -> None:
         """Stop as a crash would."""
+        # Before anything is awaited: no run whose turn comes now may still be called.
         self.is_closed = True
         self._kill()
         self._limits.drop()
@@ -188,34 +178,34 @@ class Poller(Generic[T]):
             # A store that never waits and a task that is always owed must leave room for everybody else.
             await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
             end_if_forked(self.runs.pid, "duly poller")
+            # Cleared before the cycle, not after it: a wake that comes during the claim would be lost.
             self._is_woken = False
             try:
-                async with self.writing:
-                    if self._faults.is_standing(_CYCLE):
-                        self._book.set_agenda()  # what the failed cycle took off it is to be looked at again
+                async with self._backend.writing:
+                    if self._faults.is_open(_CYCLE):
+                        self._backend.look_again()
                     await self._cycle()
                 self._sleep_until(self._next_wake_us())
             except Exception as error:
                 # Nothing of ours should raise here. If it does, scheduling goes on all the same.
-                self._faults.note(_CYCLE, error)
+                self._faults.open(_CYCLE, error)
                 await asyncio.sleep(RETRY_PAUSE_S)  # noqa: TID251 (the clock may be what failed)
                 continue
-            self._faults.clear(_CYCLE)
+            self._faults.close(_CYCLE)
+            # Nothing is awaited between this test and the entry among the waiters: no wake comes in between.
             if not self._is_woken:
                 await self._signal.wait()
 
     def _on_restart(self, error: BaseException) -> None:
-        """Tell that something else than `end` has ended the loop."""
+        """Emit that something else than `end` has ended the loop."""
         self._announce("PollerRestarted", error=described(error))
 
     def _next_wake_us(self) -> Instant | None:
-        if (resume_us := self._journal.resume_us) is not None:
-            return resume_us
-        # When nothing may start nothing is taken off the agenda, so there is nothing on it to wake for.
-        return None if self._is_shut() else self._book.agenda.next_us()
+        # While nothing may start there is nothing to wake for, except to write what could not be written.
+        return None if self._is_shut() and not self._backend.is_faulty else self._backend.next_us()
 
     def _is_shut(self) -> bool:
-        return self.is_closed or self._holds > 0 or not self.may_call()
+        return self.is_closed or self._holds > 0 or not self._backend.may_call()
 
     def _sleep_until(self, until_us: Instant | None) -> None:
         """See to it that the poller is woken at *until_us*, and not at another time."""
@@ -228,15 +218,16 @@ class Poller(Generic[T]):
             loop = asyncio.get_running_loop()
             self._sleeper = sleeper = loop.create_task(self._sleep_and_wake(until_us))
             sleeper.add_done_callback(self._on_sleeper_done)
-            if self._faults.is_standing(_SLEEP):
+            if self._faults.is_open(_SLEEP):
                 loop.call_later(RETRY_PAUSE_S, self._on_asleep, sleeper)
 
     def _on_asleep(self, sleeper: asyncio.Task[None]) -> None:
         """Note that the clock can sleep again, which one that cannot shows at once."""
         if not sleeper.done():
-            self._faults.clear(_SLEEP)
+            self._faults.close(_SLEEP)
 
     def _end_sleeper(self) -> list[asyncio.Task[None]]:
+        # Forgotten before it is cancelled: `_on_sleeper_done` takes it for somebody else's doing otherwise.
         sleeper, self._sleeper = self._sleeper, None
         return [] if sleeper is None or not cancel(sleeper) else [sleeper]
 
@@ -247,68 +238,40 @@ class Poller(Generic[T]):
 
     async def _sleep_and_wake(self, until_us: Instant) -> None:
         try:
-            await self._clock.sleep_until(datetime_at(until_us, self._book.zone))
+            await self._clock.sleep_until(datetime_at(until_us, self._backend.zone))
         except Exception as error:
             # A clock that cannot sleep, of all things. The loop can, and the clock is asked again.
-            self._faults.note(_SLEEP, error)
+            self._faults.open(_SLEEP, error)
             asyncio.get_running_loop().call_later(RETRY_PAUSE_S, self.wake)
         else:
-            self._faults.clear(_SLEEP)
+            self._faults.close(_SLEEP)
             self.wake()
 
     async def _cycle(self) -> None:
-        now_us = self.now_us()
-        self.account_for_steps()
-        resume_us = self._journal.resume_us
-        if resume_us is not None and now_us < resume_us:
-            return
-        names = [] if self._is_shut() else self._book.names_to_look_at(now_us, self._room())
-        if names:
-            self._announce_poll("PollStarted", now_us, scheduledTaskCount=len(self._book.entries))
-        owed = self._starts_owed(names, now_us)
-        try:
-            owed = await self._carry_out(owed)
-        except BaseException:
-            # Failed or cancelled, perhaps half-way: whatever was not begun is still owed.
-            self._put_back([start for start in owed if self._book.entries[start.before.name].run is None])
-            raise
-        if names:
+        now_us, looks = self.now_us(), 0
+
+        def on_look(count: int) -> None:
+            nonlocal looks
+            looks = count
+            self._announce_poll("PollStarted", now_us, scheduledTaskCount=self._backend.count)
+
+        # Also when nothing may start: runs end after a stop was called, and their ends are written here.
+        starts = await self._backend.claim(now_us, 0 if self._is_shut() else self._room(), on_look)
+        if self._is_shut():  # a stop or a new list came while the claim was being written
+            self._backend.give_back(starts)
+            starts = ()
+        self._begin_runs(starts)
+        # Without room the end of a run wakes us. To wake now would be to spin until then.
+        if self._backend.has_more() and self._room() != 0 and not self._is_shut():
+            self.wake()
+        if looks:
             self._announce_poll(
                 "PollCompleted",
                 now_us,
-                tasksEvaluated=len(names),
-                tasksExecuted=len(owed),
+                tasksEvaluated=looks,
+                tasksExecuted=len(starts),
                 duration=milliseconds(max(self.now_us() - now_us, 0)),
             )
-
-    async def _carry_out(self, owed: Sequence[Begin[T]]) -> Sequence[Begin[T]]:
-        """Write the starts, with the ends that came in meanwhile, and begin them; those that were begun."""
-        is_written = await self._journal.write([start.after for start in owed])
-        if not is_written or self._is_shut():
-            self._put_back(owed)
-            owed = ()
-        self._rules.tell_starts(self._announcer, owed, self._book.zone)
-        for start in owed:
-            self._begin_run(start)
-        if self._book.ready and self._room() != 0 and is_written and not self._is_shut():
-            self.wake()
-        return owed
-
-    def account_for_steps(self) -> None:
-        """Let the book know what steps of the clock mean for its tasks. Hold `writing` meanwhile."""
-        for happened in self._since_step:
-            if isinstance(happened, Step):
-                mark("clock stepped")
-                self._book.step(happened)
-            elif (entry := self._entry_of(happened)) is not None and not happened.is_superseded:
-                # It was called under the new time, and has answered what came before that.
-                entry.task = self._rules.called(entry.task, happened.called_us)
-                self._book.look_at(entry)
-        self._since_step.clear()
-
-    def unaccounted_us(self) -> int:
-        """How far the clock was set by steps of which the book does not know yet."""
-        return sum(step.after_us - step.before_us for step in self._since_step if isinstance(step, Step))
 
     def _room(self) -> int | None:
         """How many more runs may start; None when there is no limit."""
@@ -316,143 +279,85 @@ class Poller(Generic[T]):
             return None
         return max(self._max_concurrent_runs - len(self.runs), 0)
 
-    def _starts_owed(self, names: list[str], now_us: Instant) -> Sequence[Begin[T]]:
-        if not names:
-            return ()
-        entries = self._book.entries
-        look = self._rules.looked_at([entries[name].task for name in names], now_us)
-        for before, after in look.changed:
-            self._book.change(entries[after.name], after)
-            self._rules.tell_changed(self._announcer, before, after, self._book.zone)
-        if len(look.starts) != len(names):
-            self._look_again_at(names, {start.before.name for start in look.starts}, now_us)
-        return look.starts
-
-    def _look_again_at(self, names: list[str], owed: set[str], now_us: Instant) -> None:
-        """Put what was not started back on the agenda; what waits for its run to end comes back with that."""
-        for name in names:
-            if name in owed:
-                continue
-            entry = self._book.entries[name]
-            if entry.run is None or self._rules.wakes_us(entry.task) > now_us:
-                self._book.look_at(entry)
-                continue
-            mark("due while running")
-            self._rules.tell_skipped(self._announcer, name, "still running; starts when the run ends")
-
-    def _put_back(self, starts: Sequence[Begin[T]]) -> None:
-        """Nothing was started: what is owed stays owed, and the record must say so again."""
-        for start in starts:
-            mark("start put back")
-            self._book.ready[start.before.name] = None
-            assert start.after.running_since_us is not None
-            self._book.put_back[start.before.name] = start.after.running_since_us
-            entry = self._book.entries[start.before.name]
-            self._book.change(entry, entry.task)
-
     # --- runs ---
 
-    def _begin_run(self, start: Begin[T]) -> None:
-        entry = self._book.entries[start.before.name]
-        started_us = start.after.running_since_us
-        assert started_us is not None
-        assert entry.run is None
-        entry.task = start.after
-        self._book.look_at(entry)
-        entry.run = Run(start.after.name, entry.callback, start.before, started_us)
-        self.runs.begin(entry.run)
+    def _begin_runs(self, starts: Sequence[Begin[T]]) -> None:
+        begun = 0
+        try:
+            self._rules.emit_starts(self._announcer, starts, self._backend.zone)
+            for start in starts:
+                started_us = start.after.running_since_us
+                assert started_us is not None
+                callback = self._backend.callback_of(start)
+                run = ActiveRun(start.after.name, callback, start.before, started_us, start)
+                # First: the backend must know the run before its end can come.
+                self._backend.on_begun(start, run)
+                begun += 1
+                self.runs.begin(run)
+        except BaseException:
+            # What has begun goes on. Only the rest is still owed.
+            self._backend.give_back(starts[begun:])
+            raise
 
-    def _on_call(self, run: Run[T]) -> bool:
+    def _on_call(self, run: ActiveRun[T]) -> bool:
         """Whether the callback of *run* may be called, now that its turn has come."""
-        entry, now_us = self._entry_of(run), run.called_us
-        if self.is_closed or not self.may_call():  # nothing starts once a stop was called (MODEL.md S1a)
-            self._call_off(run, entry)
+        # Nothing starts after a stop (S1a, spec/model.md 5).
+        if self.is_closed or not self._backend.on_call(run):
+            self.call_off(run)
             return False
-        if self._since_step:
-            mark("called after a step")
-            self._since_step.append(run)
-        if entry is not None and (task := self._rules.called(entry.task, now_us)) is not entry.task:
-            mark("minute passed")
-            # Written with the end of the run; until then a crash makes the task interrupted anyway.
-            entry.task = task
-            self._book.look_at(entry)
-        if self._run_timeout_us is not None:
-            self._limits.begin(run, now_us + self._run_timeout_us)
+        if (timeout_us := self._timeout_us(run)) is not None:
+            # From the call: the time in the queue of the loop is not the run's.
+            self._limits.begin(run, run.called_us + timeout_us)
         return True
 
-    def _call_off(self, run: Run[T], entry: Entry[T] | None) -> None:
+    def _timeout_us(self, run: ActiveRun[T]) -> int | None:
+        timeout_us = self._rules.timeout_us(run.before)
+        return self._run_timeout_us if timeout_us is None else timeout_us
+
+    def call_off(self, run: ActiveRun[T]) -> None:
         """Take back a start that was written and not yet carried out: what was owed is owed still."""
-        mark("start called off")
-        self._rules.tell_skipped(self._announcer, run.name, "called off before it was called")
-        if entry is None:
-            self._book.part_from(run, lambda _task: run.before)
-            return
-        entry.run = None
-        self._book.put_back[run.name] = run.started_us
-        self._book.change(entry, run.before)
-        self._book.ready[run.name] = None
+        self._rules.emit_skipped(self._announcer, run.name, "called off before it was called")
+        self._backend.on_call_off(run)
         self.wake()
 
-    def _on_end(self, run: Run[T], error: BaseException | None) -> None:
-        if self._run_timeout_us is not None:
+    def _on_end(self, run: ActiveRun[T], error: BaseException | None) -> None:
+        timeout_us = self._timeout_us(run)
+        if timeout_us is not None:
             self._limits.end(run)
-        if run.is_timed_out:
+        if run.is_cancelled:
+            cancelled = RunCancelledError(name=run.name)
+            cancelled.__cause__, error = error, cancelled
+        elif run.is_timed_out:
             mark("run timed out")
-            assert self._run_timeout_us is not None
-            error = TimeoutError(f"cancelled after {self._run_timeout_us / SECOND_US:g} s (run_timeout)")
-        entry, task = self._entry_of(run), None
-        if entry is None:
-            self._book.part_from(run, lambda task: self._rules.ended(task, run, error))
-            self.on_parted(run, error)
-        else:
-            entry.run = None
-            if self._since_step:
-                run.ahead_us = self.unaccounted_us()
-            task = self._rules.ended(entry.task, run, error)
-            self._book.change(entry, task)
-            self._book.look_at(entry)
-            self.wake()
-        self._rules.tell_end(self._announcer, task, run, error, self._book.zone)
+            assert timeout_us is not None
+            word = "run_timeout" if timeout_us == self._run_timeout_us else "timeout"
+            overdue = TimeoutError(f"cancelled after {timeout_us / SECOND_US:g} s ({word})")
+            overdue.__cause__, error = error, overdue  # its traceback says what the run was waiting for
+        # Before the event: a listener that looks at the item must find the end in it.
+        task = self._backend.on_end(run, error)
+        if self.on_run_end is not None:
+            self.on_run_end(run, error)
+        self.wake()
+        self._rules.emit_end(self._announcer, task, run, error, self._backend.zone)
 
     def _on_fault(self, error: Exception) -> None:
-        """Tell of a fault of ours at the end of a run. The next cycle looks at every task again."""
-        self._faults.note(_CYCLE, error)
+        """A fault of ours at the end of a run. The next cycle looks at every item again."""
+        self._faults.open(_CYCLE, error)
         self.wake()
-
-    def take_back_uncalled(self) -> None:
-        """Call off every run whose start is written and whose callback was not called. Hold `writing`."""
-        for entry in list(self._book.entries.values()):
-            if (run := entry.run) is not None and run.task is not None and not run.called_us:
-                self.runs.abandon([run])
-                self._call_off(run, entry)
-
-    def change(self, entry: Entry[T], task: T) -> None:
-        """Note that a task is *task* now, and that no run of it is under way. Hold `writing`."""
-        entry.run = None
-        self._book.change(entry, task)
-        self._book.look_at(entry)
-        self.wake()
-
-    def _entry_of(self, run: Run[T]) -> Entry[T] | None:
-        entry = self._book.entries.get(run.name)
-        return entry if entry is not None and entry.run is run else None
 
     # --- the clock ---
 
     def _on_step(self, step: Step) -> None:
         self._announce(
             "ClockStepped",
-            before=iso(step.before_us, self._book.zone),
-            after=iso(step.after_us, self._book.zone),
+            before=iso(step.before_us, self._backend.zone),
+            after=iso(step.after_us, self._backend.zone),
         )
-        if self._rules.minds(step):
-            self._since_step.append(step)
-        # A pause or a time limit is a length of time, whatever the wall clock reads meanwhile.
-        shift_us = step.after_us - step.before_us
-        self._journal.shift(shift_us)
-        self._limits.shift(shift_us)
+        self._backend.on_step(step)
+        # A time limit is a length of time, whatever the wall clock reads meanwhile.
+        self._limits.shift(step.after_us - step.before_us)
         self.wake()
 
     def _announce_poll(self, name: str, now_us: Instant, **fields: object) -> None:
         if self._announcer.wants(name):
-            self._announce(name, pollTime=iso(now_us, self._book.zone), **fields)
+            self._announce(name, pollTime=iso(now_us, self._backend.zone), **fields)

@@ -1,4 +1,4 @@
-"""Rules: what the engine must be told of the kind of thing that it starts.
+"""Rules: what the engine must know of the kind of thing that it starts.
 
 The engine wakes, writes, calls and waits; it does not know why anything is owed a start. That is what rules
 say, as pure answers over frozen items: for tasks with a cron expression (`engine.tasks`) and for timers over
@@ -15,7 +15,7 @@ from duly.events import Announcer
 from duly.instant import Instant
 
 if TYPE_CHECKING:
-    from duly.engine.runs import Run
+    from duly.engine.runs import ActiveRun
 
 
 class Item(Protocol):
@@ -24,22 +24,18 @@ class Item(Protocol):
     @property
     def id(self) -> int:
         """What the store knows it by."""
-        ...
 
     @property
     def name(self) -> str:
         """What people know it by."""
-        ...
 
     @property
     def running_since_us(self) -> Instant | None:
         """When the run under way began."""
-        ...
 
     @property
     def last_attempt_us(self) -> Instant | None:
         """When its last run began."""
-        ...
 
 
 T = TypeVar("T", bound=Item)
@@ -52,17 +48,14 @@ class Begin(Protocol[T_co]):
     @property
     def before(self) -> T_co:
         """The item without the run."""
-        ...
 
     @property
     def after(self) -> T_co:
         """The item with the run begun, as it is written before the callback is called."""
-        ...
 
     @property
     def cause(self) -> StrEnum:
         """Why."""
-        ...
 
 
 class Look(NamedTuple, Generic[T]):
@@ -78,52 +71,52 @@ class Rules(Protocol[T]):
 
     def looked_at(self, items: Sequence[T], now_us: Instant, /) -> Look[T]:
         """What *items* are owed at *now_us*."""
-        ...
 
     def wakes_us(self, item: T, /) -> Instant:
         """When the item next needs a look, if nothing else happens to it."""
-        ...
 
     def called(self, item: T, now_us: Instant, /) -> T:
         """The item at the moment its callback is called, a little after its start was written."""
-        ...
 
-    def ended(self, item: T, run: "Run[T]", error: BaseException | None, /) -> T:
+    def ended(self, item: T, run: "ActiveRun[T]", error: BaseException | None, /) -> T:
         """The item after its run."""
-        ...
 
     def released(self, item: T, /) -> T:
         """The item after the end of a run that says nothing of it any more."""
+
+    def redefined(self, item: T, like: T, /) -> T:
+        """The item with the definition of *like*, which is the same item in an older state."""
+
+    def timeout_us(self, item: T, /) -> int | None:
+        """How long a run of the item may take; None: as long as all may."""
+        ...
+
+    def limit_of(self, item: T, /) -> str | None:
+        """The named limit that runs of the item count in."""
         ...
 
     def minds(self, step: Step, /) -> bool:
         """Whether a step of the clock changes anything beyond what is due by then."""
-        ...
 
     def stepped(self, item: T, step: Step, /) -> T:
         """The item after the clock was stepped."""
-        ...
 
-    def tell_starts(self, announcer: Announcer, starts: Sequence[Begin[T]], zone: tzinfo, /) -> None:
-        """Tell of starts that are about to be carried out."""
-        ...
+    def emit_starts(self, announcer: Announcer, starts: Sequence[Begin[T]], zone: tzinfo, /) -> None:
+        """Emit starts whose callbacks are about to be called."""
 
-    def tell_changed(self, announcer: Announcer, before: T, after: T, zone: tzinfo, /) -> None:
-        """Tell of a look that changed an item and did not start it."""
-        ...
+    def emit_changed(self, announcer: Announcer, before: T, after: T, zone: tzinfo, /) -> None:
+        """Emit a look that changed an item and did not start it."""
 
-    def tell_end(
+    def emit_end(
         self,
         announcer: Announcer,
         item: T | None,
-        run: "Run[T]",
+        run: "ActiveRun[T]",
         error: BaseException | None,
         zone: tzinfo,
         /,
     ) -> None:
-        """Tell of the end of a run; the item is None when it is not registered any more."""
-        ...
+        """Emit the end of a run; the item is None when it is not registered any more."""
 
-    def tell_skipped(self, announcer: Announcer, name: str, reason: str, /) -> None:
-        """Tell that nothing was started, and why."""
-        ...
+    def emit_skipped(self, announcer: Announcer, name: str, reason: str, /) -> None:
+        """Emit that nothing was started, and why."""

@@ -11,24 +11,26 @@ import types
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Generic
 
-from duly.background import cancel
+import msgspec
+
+from duly.background import Signal, cancel
 from duly.core.registration import Callback
-from duly.engine.rules import T
-from duly.engine.signal import Signal
+from duly.engine.rules import Begin, T
 from duly.events import CUT_OFF
 from duly.forks import end_if_forked, process_id
 from duly.instant import Instant
-from duly.threads import OVERDUE
+from duly.threads import ENDED_EARLY
 
-current_run: ContextVar["Run[Any] | None"] = ContextVar("duly_current_run", default=None)
+_CYCLES_TO_DIE = 10
+"""Turns of the loop that a cancelled run gets to end, before it is left behind."""
+
+current_run: ContextVar["ActiveRun[Any] | None"] = ContextVar("duly_current_run", default=None)
 """The run whose callback is executing here, also in the tasks and threads it started."""
 
 
-@dataclass(slots=True, eq=False)
-class Run(Generic[T]):
+class ActiveRun(msgspec.Struct, Generic[T], eq=False):
     """One execution of one callback."""
 
     name: str
@@ -37,29 +39,35 @@ class Run(Generic[T]):
     """The item without this run, for the case that it is called off."""
     started_us: Instant
     """When its start was recorded."""
+    start: Begin[T] | None = None
+    """Why it was started."""
+    token: int | None = None
+    """The fencing token of its row, in a cluster."""
     called_us: Instant = 0
     """When its callback was called."""
     ended_us: Instant = 0
     """When its callback returned or raised."""
     ahead_us: int = 0
-    """How far the clock was set before that end, by steps of which its item is yet to be told."""
+    """How far the clock was set before that end, by steps that its item does not know yet."""
     is_superseded: bool = False
     """Its task was overridden or removed since: its end arms no retry and sets no times."""
     is_timed_out: bool = False
+    is_cancelled: bool = False
+    """Somebody has asked for its end."""
     is_dropped: bool = False
+    result: object = None
+    """What its callback returned. Tasks ignore it; of timers it is how their target ended."""
     task: asyncio.Task[None] | None = None
 
 
 class Runs(Generic[T]):
-    """The runs in flight."""
-
     def __init__(
         self,
         now_us: Callable[[], Instant],
-        on_call: Callable[[Run[T]], bool],
-        on_end: Callable[[Run[T], BaseException | None], None],
+        on_call: Callable[[ActiveRun[T]], bool],
+        on_end: Callable[[ActiveRun[T], BaseException | None], None],
         *,
-        on_uncalled: Callable[[Run[T]], None],
+        on_uncalled: Callable[[ActiveRun[T]], None],
         on_fault: Callable[[Exception], None],
     ) -> None:
         self._now_us = now_us
@@ -69,30 +77,47 @@ class Runs(Generic[T]):
         self._on_fault = on_fault
         self.pid = process_id()
         """The process whose runs these are; a forked child of it has none."""
-        self._live: set[Run[T]] = set()
-        self._finished: list[tuple[Run[T], BaseException | None]] = []
-        self._waiting: Counter[Run[T]] = Counter()
+        self._live: set[ActiveRun[T]] = set()
+        self._finished: list[tuple[ActiveRun[T], BaseException | None]] = []
+        self._waiting: Counter[ActiveRun[T]] = Counter()
         """Runs that are themselves inside `initialize` or `stop`; to wait for those is to wait for ever."""
         self._changed = Signal()
+
+    def names(self) -> list[str]:
+        """The tasks whose runs are in flight, in order."""
+        return sorted(run.name for run in self._live)
 
     def __len__(self) -> int:
         return len(self._live)
 
-    def begin(self, run: Run[T]) -> None:
+    def begin(self, run: ActiveRun[T]) -> None:
         """Have the callback of *run* called, soon."""
         self._live.add(run)
         # Not through create_task: a user's eager task factory would call the callback here and now.
         performing = self._perform(run)
+        # Brought to its first wait by hand: a task that is cancelled before its first step never enters its
+        # coroutine, and nobody would learn that it was not called.
         performing.send(None)
         run.task = asyncio.Task(performing, loop=asyncio.get_running_loop(), name=run.name)
 
-    def cancel(self, run: Run[T]) -> None:
+    def time_out(self, run: ActiveRun[T]) -> None:
         """Cancel a run that took too long, unless its callback has just come to its end."""
-        if run.ended_us:
-            return
-        run.is_timed_out = True
+        if not run.ended_us:
+            run.is_timed_out = True
+            self._cancel_callback(run)
+
+    def cancel(self, name: str) -> bool:
+        """Cancel the run of the task *name* whose callback has been called; whether there is one."""
+        running = [run for run in self._live if run.name == name and run.called_us and not run.ended_us]
+        for run in running:
+            if not run.is_cancelled:  # a second wish must not cut short how the callback cleans up
+                run.is_cancelled = True
+                self._cancel_callback(run)
+        return bool(running)
+
+    def _cancel_callback(self, run: ActiveRun[T]) -> None:
         if run.task is not None:
-            run.task.cancel(OVERDUE)
+            run.task.cancel(ENDED_EARLY)
 
     def is_inside(self) -> bool:
         """Whether the caller is one of these runs, or was started by one."""
@@ -107,25 +132,25 @@ class Runs(Generic[T]):
         self._changed.notify()
         return lambda: self._leave_wait(run)
 
-    def _leave_wait(self, run: Run[T]) -> None:
+    def _leave_wait(self, run: ActiveRun[T]) -> None:
         if self._waiting[run] <= 1:
             del self._waiting[run]
         else:
             self._waiting[run] -= 1
 
-    async def ended(self, *, but_waiting: bool) -> None:
+    async def wait_for_ends(self, *, but_waiting: bool) -> None:
         """Return when no run is in flight, or, with *but_waiting*, only such as wait for the scheduler."""
         while self._live - self._waiting.keys() if but_waiting else self._live:
             await self._changed.wait()
 
-    def abandon(self, runs: Iterable[Run[T]]) -> None:
-        """End these runs as a crash would, as far as that can be done here: their ends are never heard of.
+    def abandon(self, runs: Iterable[ActiveRun[T]]) -> None:
+        """End these runs as a crash would, as far as that can be done here: they have no end.
 
-        One whose callback has come to its end is not among them: that can be told.
+        A run whose callback has returned or raised already keeps its end.
         """
-        self._cut([run for run in runs if not run.ended_us])
+        self._cut_off([run for run in runs if not run.ended_us])
 
-    def _cut(self, runs: Iterable[Run[T]]) -> None:
+    def _cut_off(self, runs: Iterable[ActiveRun[T]]) -> None:
         for run in runs:
             run.is_dropped = True
             self._live.discard(run)
@@ -136,12 +161,12 @@ class Runs(Generic[T]):
 
     async def drop(self) -> None:
         """End all runs as a crash would."""
-        self._cut(list(self._live))
+        self._cut_off(list(self._live))
         # One that refuses to be cancelled is left behind, as nobody can kill it.
         for _ in range(_CYCLES_TO_DIE):
             await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
 
-    async def _perform(self, run: Run[T]) -> None:
+    async def _perform(self, run: ActiveRun[T]) -> None:
         try:
             await _first_step()
         except asyncio.CancelledError:
@@ -151,6 +176,7 @@ class Runs(Generic[T]):
                 self._on_uncalled(run)
             raise
         end_if_forked(self.pid, run.name)
+        # In the context of this task only: callbacks that run beside it have their own.
         current_run.set(run)
         error: BaseException | None = None
         try:
@@ -158,10 +184,11 @@ class Runs(Generic[T]):
             if not self._on_call(run):
                 self._forget(run)
                 return
-            await run.callback()
+            run.result = await run.callback()
         except BaseException as raised:
             # SystemExit and KeyboardInterrupt too: one task's exit is not the program's.
             error = raised
+        # A callback that forks comes back here twice. The child must not note an end that is the parent's.
         end_if_forked(self.pid, run.name, error)
         try:
             run.ended_us = self._now_us()
@@ -176,13 +203,14 @@ class Runs(Generic[T]):
             # After whatever is ready to run: callbacks that wait to be called come before our paperwork.
             loop.call_soon(self._settle)
 
-    def _forget(self, run: Run[T]) -> None:
+    def _forget(self, run: ActiveRun[T]) -> None:
         """Let go of a run that was called off before its callback was called."""
         self._live.discard(run)
         self._changed.notify()
 
     def _settle(self) -> None:
         """Do what follows from the ends of runs."""
+        # Taken before they are handled: an end that comes meanwhile asks for a turn of its own.
         finished, self._finished = self._finished, []
         for run, error in finished:
             self._live.discard(run)
@@ -199,6 +227,3 @@ class Runs(Generic[T]):
 def _first_step() -> Generator[None, None, None]:
     """Wait for the first step of a task whose coroutine has been brought this far already."""
     yield
-
-
-_CYCLES_TO_DIE = 10

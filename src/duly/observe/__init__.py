@@ -5,11 +5,25 @@
     metrics = Metrics()
     scheduler = Scheduler("state.db", listeners=[metrics.listener])
 
-Everything here is a listener of events and knows nothing else of what it watches.
+    events ──┬── metrics.Metrics   counts; ages and dues are worked out when Prometheus asks
+             ├── spans.Spans       one span for each run that has ended
+             └── deadman.DeadMan   a ping after each success, from threads
+
+The invariant: a listener learns all that it knows from events, and never delays, changes or fails a run.
+`Metrics` keeps what is in flight from its start event to its end event; a run whose end a crash cuts off is
+in no count of ends, and has no span.
+
+Threads: a listener is called on the event loop and does not wait. The text for Prometheus is encoded in any
+thread, one at a time (`Metrics._dues_lock`). Each host that is pinged has a thread, up to a limit.
+
+What fails: a library that is not installed is an ImportError that names what to install; a daemon then goes
+without. A ping that fails is tried twice, and announced once for each outage (`DeadManPingFailed`). Names
+beyond the limit share the label `other`. A listener that raises is reported by the announcer, and runs go on.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from duly.lazy import lazy_names
 
 if TYPE_CHECKING:
     from duly.observe.deadman import DeadMan
@@ -18,13 +32,5 @@ if TYPE_CHECKING:
 
 __all__ = ["DeadMan", "Metrics", "Spans"]
 
-_HOMES = {"DeadMan": "deadman", "Metrics": "metrics", "Spans": "spans"}
-
-
-def __getattr__(name: str) -> Any:
-    # Each needs something else to be installed.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+# Each needs something else to be installed.
+__getattr__ = lazy_names(__name__, {"DeadMan": "deadman", "Metrics": "metrics", "Spans": "spans"})

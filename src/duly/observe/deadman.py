@@ -2,7 +2,7 @@
 
 A ping never blocks, delays or fails a run. Hosts have a thread each, so that one that hangs keeps nobody else
 waiting. It is tried twice; redirects are not followed, proxies not used. A failure is told once for each
-outage, as an event `DeadManPingFailed`. A URL is as good as a password: only its host is ever told.
+outage, as an event `DeadManPingFailed`. A URL is as good as a password: only its host is ever shown.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from duly import __version__
@@ -61,7 +62,6 @@ class DeadMan:
         self._pings: set[asyncio.Task[None]] = set()
 
     def listener(self, event: Event) -> None:
-        """Take one event."""
         if event.name == "TaskRunCompleted":
             self._ping_soon("taskName", event.fields["taskName"])
         elif event.name == "ServiceRunEnded" and event.fields["result"] == "success":
@@ -103,6 +103,7 @@ class DeadMan:
             self._waiting.discard(name)
 
     def _worker_of(self, host: str) -> Worker:
+        # Beyond so many hosts some share a thread: the number of threads stays bounded.
         key = host if host in self._workers or len(self._workers) < _MOST_WORKERS else hash(host) % 4
         return self._workers.setdefault(key, Worker(f"duly ping {host}"))
 
@@ -115,11 +116,21 @@ def _twice(attempt: Callable[[], None], pause_s: float) -> None:
         attempt()
 
 
-def ping(url: str, *, timeout_s: float = TIMEOUT_S, begun: Callable[[], object] = lambda: None) -> None:
-    """Fetch *url*, and do not look at what it says. Blocks. Raises PingError unless it answers with 2xx."""
+def ping(
+    url: str,
+    *,
+    body: bytes | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    timeout_s: float = TIMEOUT_S,
+    begun: Callable[[], object] = lambda: None,
+) -> None:
+    """Fetch *url*, or post *body* to it, and do not look at what it says.
+
+    Blocks. Raises PingError unless it answers with 2xx.
+    """
     begun()
     try:
-        status = _status_of(url, time.monotonic() + timeout_s)
+        status = _status_of(url, _request(url, body, headers), time.monotonic() + timeout_s)
     except ssl.SSLError as error:
         raise PingError(f"no safe connection: {error.reason or type(error).__name__}") from None
     except TimeoutError:
@@ -133,7 +144,7 @@ def ping(url: str, *, timeout_s: float = TIMEOUT_S, begun: Callable[[], object] 
         raise PingError(f"it answered with {status}")
 
 
-def _status_of(url: str, deadline_s: float) -> int | None:
+def _status_of(url: str, request: bytes, deadline_s: float) -> int | None:
     """The status that a server answers with; None if what it says is not HTTP."""
     parts = urlsplit(url)
     host, is_safe = parts.hostname or "", parts.scheme == "https"
@@ -141,32 +152,36 @@ def _status_of(url: str, deadline_s: float) -> int | None:
     with socket.create_connection((host, port), timeout=_left_s(deadline_s)) as plain:
         connection = plain
         if is_safe:
+            # One deadline for all steps: the handshake gets what the connection has left.
             plain.settimeout(_left_s(deadline_s))
             connection = ssl.create_default_context().wrap_socket(plain, server_hostname=host)
         with connection:
             connection.settimeout(_left_s(deadline_s))
-            connection.sendall(_request(url))
+            connection.sendall(request)
             return _read_status(connection, deadline_s)
 
 
-def _request(url: str) -> bytes:
+def _request(url: str, body: bytes | None, headers: Mapping[str, str]) -> bytes:
     parts = urlsplit(url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     host = parts.netloc.rpartition("@")[2]
     lines = (
-        f"GET {target} HTTP/1.1",
+        f"{'GET' if body is None else 'POST'} {target} HTTP/1.1",
         f"Host: {host}",
         f"User-Agent: duly/{__version__}",
         "Accept: */*",
         "Connection: close",
+        *(f"{name}: {value}" for name, value in headers.items()),
+        *(() if body is None else (f"Content-Length: {len(body)}",)),
     )
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii") + (body or b"")
 
 
 def _read_status(connection: socket.socket, deadline_s: float) -> int | None:
     """The status in the first line; the rest is not waited for."""
     read = b""
     while b"\n" not in read and len(read) < _LONGEST_ANSWER:
+        # One deadline for all of it: a server that sends a byte a second must not hold the thread.
         connection.settimeout(_left_s(deadline_s))
         if not (more := connection.recv(_LONGEST_ANSWER)):
             break

@@ -10,9 +10,9 @@ All of it belongs to the thread of the loop, but for `store_wrote` and what `tak
 
 import platform
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tzlocal
 
@@ -26,46 +26,88 @@ except ImportError as error:  # the extra is not installed
 
 from duly import __version__
 from duly.clock import HostClock
-from duly.core.schedule import Schedules
+from duly.core.causes import PUNCTUAL, PUNCTUAL_REASONS, Cause
+from duly.core.timetable import Timetables
 from duly.errors import SchedulerError
 from duly.events import Event
 from duly.instant import NEVER_US, SECOND_US, instant_of
-from duly.observe.names import MOST_NAMES, OTHER, Names
 
+if TYPE_CHECKING:
+    from duly.cluster.node import Health
+
+OTHER = "other"
+"""What names beyond the limit are called together."""
+_MOST_NAMES = 1_000
 _DURATIONS_S = (0.01, 0.05, 0.25, 1, 5, 15, 60, 300, 900, 3_600, 14_400, 86_400)
 _LAGS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300)
 _WRITES_S = (0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
-_PUNCTUAL = frozenset({"cron", "retry", "schedule", "startup", "interval"})
-"""Starts that had a moment to come at; what is caught up with or asked for has none."""
+_PUNCTUAL: Mapping[str, frozenset[str]] = {"task": PUNCTUAL, "timer": PUNCTUAL_REASONS}
+"""Starts whose lag says something."""
 
-Dues = Callable[[], Mapping[str, datetime]]
+NextDues = Callable[[], Mapping[str, datetime]]
 """The next due of each timer."""
+Problems = Callable[[], tuple[int, Iterable[tuple[str, str, str]]]]
+"""How much is wrong, and which services and timers are not simply well: kind, name and state."""
+
+
+class Names:
+    """The names that have time series of their own, of each kind so many.
+
+    Each name is a handful of time series that somebody pays for, and names may be made up at run time. The
+    first so many are told apart; all others are `OTHER` together, until some of the first are gone for good.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: dict[str, set[str]] = {}
+
+    def label(self, kind: str, name: str) -> str:
+        """What to call it: its name, or `OTHER`."""
+        known = self._known.setdefault(kind, set())
+        if name in known:
+            return name
+        if len(known) >= self._most:
+            return OTHER
+        known.add(name)
+        return name
+
+    def forget(self, kind: str, name: str) -> bool:
+        """Make room for another name; whether this one had a place of its own."""
+        known = self._known.get(kind, set())
+        is_known = name in known
+        known.discard(name)
+        return is_known
 
 
 class Metrics(Collector):
     """What a scheduler or a daemon did, to be scraped.
 
     *registry* is where the metrics are registered, by default one of their own. *timezone* is that of the
-    scheduler, *now* its clock, and *timer_dues* tells when timers come next; a daemon has them.
+    scheduler, *now* its clock, and *timer_dues* tells when timers come next; a daemon has them. *node* tells
+    how the node of a cluster is (`PostgresStore.health`), and *problems* what a daemon finds wrong.
     """
 
     def __init__(
         self,
         *,
         registry: CollectorRegistry | None = None,
-        most_names: int = MOST_NAMES,
+        most_names: int = _MOST_NAMES,
         timezone: tzinfo | None = None,
         now: Callable[[], datetime] | None = None,
-        timer_dues: Dues | None = None,
+        timer_dues: NextDues | None = None,
+        node: "Callable[[], Health | None]" = lambda: None,
+        problems: Problems | None = None,
     ) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
         self._names = Names(most_names)
         self._measured = Names(-(-most_names // 10))
         self._now = HostClock().now if now is None else now
         self._taken: list[Metric] | None = None
-        self._asking = threading.Lock()
+        self._dues_lock = threading.Lock()
         self._timer_dues = timer_dues
-        self._schedules = Schedules(timezone or tzlocal.get_localzone())
+        self._node = node
+        self._problems = problems
+        self._schedules = Timetables(timezone or tzlocal.get_localzone())
         self._crons: dict[str, str] = {}
         """The cron texts of tasks, by name."""
         self._successes: dict[tuple[str, str], float] = {}
@@ -79,6 +121,11 @@ class Metrics(Collector):
         self._misses = self._counter("duly_misses", "Dues that no run answered.", ["timer", "reason"])
         self._violations = self._counter("duly_violations", "Broken properties.", ["property"])
         self._faults = self._counter("duly_store_faults", "Times the store began to fail.", [])
+        self._claims = self._counter("duly_claims", "Starts that a node has claimed.", [])
+        self._restarts = self._counter("duly_restarted_runs", "Starts of runs that were cut off.", [])
+        self._fences = self._counter("duly_fenced_nodes", "Silent nodes that this node has fenced.", [])
+        self._returns = self._counter("duly_node_returns", "Times this node came back under a new id.", [])
+        self._cuts = self._counter("duly_cut_off_runs", "Runs cancelled because trust was lost.", [])
         self._durations = self._histogram(
             "duly_run_duration_seconds", "How long runs took.", ["kind", "name"], _DURATIONS_S
         )
@@ -88,39 +135,21 @@ class Metrics(Collector):
         self._writes = self._histogram(
             "duly_store_write_seconds", "How long writes to the store took.", [], _WRITES_S
         )
-        self._heard: Mapping[str, Callable[[Event, Mapping[str, Any]], None]] = {
-            "TaskAdded": self._task_known,
-            "TaskScheduled": self._task_known,
-            "TaskOverridden": self._task_changed,
-            "TaskOrphaned": self._task_gone,
-            "TaskRunStarted": self._task_began,
-            "TaskRunCompleted": self._task_ended,
-            "TaskRunFailed": self._task_ended,
-            "ServiceRunStarted": self._run_began,
-            "ServiceRunEnded": self._run_ended,
-            "TimerFired": self._fired,
-            "TimerMissed": self._missed,
-            "TimerRemoved": self._timer_gone,
-            "ConfigurationReloaded": self._reloaded,
-            "StoreFault": self._failed,
-            "StoreRecovered": self._recovered,
-            "PropertyViolated": self._violated,
-        }
         self.registry.register(self)
 
-    def _counter(self, name: str, told: str, labels: list[str]) -> Counter:
-        return Counter(name, told, labels, registry=self.registry)
+    def _counter(self, name: str, text: str, labels: list[str]) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, told: str, labels: list[str], buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, told, labels, registry=self.registry, buckets=buckets)
+    def _histogram(self, name: str, text: str, labels: list[str], buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
 
-    # --- what is heard ---
+    # --- events ---
 
     def listener(self, event: Event) -> None:
         """Take one event. Give this to a scheduler or a daemon."""
-        heard = self._heard.get(event.name)
-        if heard is not None:
-            heard(event, event.fields)
+        self._on_task_event(event, event.fields)
+        self._on_daemon_event(event, event.fields)
+        self._on_store_event(event.name, event.fields)
 
     def store_wrote(self, seconds: float, *, is_written: bool) -> None:
         """Hear how long a write took (`SQLiteStore.on_write`)."""
@@ -133,73 +162,78 @@ class Metrics(Collector):
         if self._names.label(kind, name) == name:
             self._successes[kind, name] = max(at.timestamp(), self._successes.get((kind, name), 0))
 
-    def _task_known(self, _event: Event, fields: Mapping[str, Any]) -> None:
-        self._crons[fields["taskName"]] = fields["cronExpression"]
+    def _on_task_event(self, event: Event, fields: Mapping[str, Any]) -> None:
+        match event.name:
+            case "TaskAdded" | "TaskScheduled":
+                self._crons[fields["taskName"]] = fields["cronExpression"]
+            case "TaskOverridden":
+                self._crons[fields["taskName"]] = fields["newState"]["cronExpression"]
+            case "TaskOrphaned":
+                self._crons.pop(fields["taskName"], None)
+                self._forget("task", fields["taskName"])
+            case "TaskRunStarted":
+                name, cause = fields["taskName"], fields["cause"]
+                self._running.setdefault(("task", name), {})[name] = cause
+                if "token" in fields:
+                    self._claims.inc()
+                if cause == Cause.INTERRUPTED:
+                    self._restarts.inc()
+                self._count_lag("task", name, cause, fields["scheduledTime"], event.time)
+            case "TaskRunCompleted" | "TaskRunFailed":
+                name = fields["taskName"]
+                reason = self._running.pop(("task", name), {}).get(name, "")
+                result = "success" if fields["success"] else "failure"
+                self._count_end("task", name, event, reason=reason, result=result)
 
-    def _task_changed(self, _event: Event, fields: Mapping[str, Any]) -> None:
-        self._crons[fields["taskName"]] = fields["newState"]["cronExpression"]
+    def _on_daemon_event(self, event: Event, fields: Mapping[str, Any]) -> None:
+        match event.name:
+            case "ServiceRunStarted":
+                runs = self._running.setdefault(("service", fields["service"]), {})
+                runs[fields["runId"]] = fields["reason"]
+            case "ServiceRunEnded":
+                name, reason, result = fields["service"], fields["reason"], fields["result"]
+                runs = self._running.get(("service", name), {})
+                runs.pop(fields["runId"], None)
+                if not runs:
+                    self._running.pop(("service", name), None)
+                timer = fields.get("timer") or ""
+                self._count_end("service", name, event, reason=reason, result=result, timer=timer)
+            case "TimerFired" if fields["scheduledTime"] is not None:
+                due = fields["scheduledTime"]
+                self._count_lag("timer", fields["timer"], fields["reason"], due, event.time)
+            case "TimerMissed":
+                self._misses.labels(self._names.label("timer", fields["timer"]), fields["reason"]).inc()
+            case "TimerRemoved":
+                self._forget("timer", fields["timer"])
+            case "ConfigurationReloaded":
+                for said in fields["removed"]:
+                    kind, _, name = said.partition(" ")
+                    self._forget(kind, name)
 
-    def _task_began(self, event: Event, fields: Mapping[str, Any]) -> None:
-        name = fields["taskName"]
-        self._running.setdefault(("task", name), {})[name] = fields["cause"]
-        self._note_lag("task", name, fields["cause"], fields["scheduledTime"], event.time)
-
-    def _task_ended(self, event: Event, fields: Mapping[str, Any]) -> None:
-        name = fields["taskName"]
-        reason = self._running.pop(("task", name), {}).get(name, "")
-        result = "success" if fields["success"] else "failure"
-        self._note_end("task", name, event, reason=reason, result=result)
-
-    def _task_gone(self, _event: Event, fields: Mapping[str, Any]) -> None:
-        self._crons.pop(fields["taskName"], None)
-        self._forget("task", fields["taskName"])
-
-    def _run_began(self, _event: Event, fields: Mapping[str, Any]) -> None:
-        runs = self._running.setdefault(("service", fields["service"]), {})
-        runs[fields["runId"]] = fields["reason"]
-
-    def _run_ended(self, event: Event, fields: Mapping[str, Any]) -> None:
-        name = fields["service"]
-        runs = self._running.get(("service", name), {})
-        runs.pop(fields["runId"], None)
-        if not runs:
-            self._running.pop(("service", name), None)
-        timer = fields.get("timer") or ""
-        self._note_end("service", name, event, reason=fields["reason"], result=fields["result"], timer=timer)
-
-    def _fired(self, event: Event, fields: Mapping[str, Any]) -> None:
-        if fields["scheduledTime"] is not None:
-            self._note_lag("timer", fields["timer"], fields["reason"], fields["scheduledTime"], event.time)
-
-    def _missed(self, _event: Event, fields: Mapping[str, Any]) -> None:
-        self._misses.labels(self._names.label("timer", fields["timer"]), fields["reason"]).inc()
-
-    def _timer_gone(self, _event: Event, fields: Mapping[str, Any]) -> None:
-        self._forget("timer", fields["timer"])
-
-    def _reloaded(self, _event: Event, fields: Mapping[str, Any]) -> None:
-        for said in fields["removed"]:
-            kind, _, name = said.partition(" ")
-            self._forget(kind, name)
-
-    def _failed(self, _event: Event, _fields: Mapping[str, Any]) -> None:
-        self._is_store_faulty = True
-        self._faults.inc()
-
-    def _recovered(self, _event: Event, _fields: Mapping[str, Any]) -> None:
-        self._is_store_faulty = False
-
-    def _violated(self, _event: Event, fields: Mapping[str, Any]) -> None:
-        self._violations.labels(self._names.label("property", fields["property"])).inc()
+    def _on_store_event(self, name: str, fields: Mapping[str, Any]) -> None:
+        match name:
+            case "StoreFault":
+                self._is_store_faulty = True
+                self._faults.inc()
+            case "StoreRecovered":
+                self._is_store_faulty = False
+            case "PropertyViolated":
+                self._violations.labels(self._names.label("property", fields["property"])).inc()
+            case "NodeFenced":
+                self._fences.inc()
+            case "NodeReturned":
+                self._returns.inc()
+            case "TrustLost":
+                self._cuts.inc(len(fields["runs"]))
 
     # --- what is counted ---
 
-    def _note_lag(self, kind: str, name: str, reason: str, due: str, at: datetime) -> None:
-        if reason in _PUNCTUAL and (kind, reason) != ("task", "startup"):
+    def _count_lag(self, kind: str, name: str, reason: str, due: str, at: datetime) -> None:
+        if reason in _PUNCTUAL[kind]:
             lag_s = (at - datetime.fromisoformat(due)).total_seconds()
             self._lags.labels(kind, self._measured.label(kind, name)).observe(max(lag_s, 0))
 
-    def _note_end(
+    def _count_end(
         self, kind: str, name: str, event: Event, *, reason: str, result: str, timer: str = ""
     ) -> None:
         label = self._names.label(kind, name)
@@ -211,7 +245,7 @@ class Metrics(Collector):
             self.succeeded(kind, name, event.time)
 
     def _forget(self, kind: str, name: str) -> None:
-        """Let go of what was removed: a name that is gone must not keep another from being told apart."""
+        """Forget what was removed: a name that is gone must not take the place of another."""
         self._successes.pop((kind, name), None)
         if self._measured.forget(kind, name):
             for metric in (self._durations, self._lags):
@@ -223,7 +257,7 @@ class Metrics(Collector):
             self._runs.remove_by_labels({"timer": name})
             self._misses.remove_by_labels({"timer": name})
 
-    # --- what is told ---
+    # --- scraping ---
 
     def exposition(self, now: float | None = None, accept: str = "") -> bytes:
         """All metrics as text, in the format that *accept* (an HTTP header) asks for.
@@ -238,10 +272,12 @@ class Metrics(Collector):
         Calling it takes a while if there are many names, and may be done in a thread.
         """
         encode, _ = choose_encoder(accept)
+        # In the thread of the loop, to which all of it belongs. Only the encoding may be done in another.
         worked_out = list(self._worked_out(self._now() if now is None else datetime.fromtimestamp(now, UTC)))
 
         def encoded() -> bytes:
-            with self._asking:
+            # One text at a time: the registry calls `collect`, which takes what this text was given.
+            with self._dues_lock:
                 self._taken = worked_out
                 try:
                     return encode(self.registry)
@@ -252,7 +288,6 @@ class Metrics(Collector):
 
     @staticmethod
     def content_type(accept: str = "") -> str:
-        """The type of what `exposition` answers."""
         return choose_encoder(accept)[1]
 
     def describe(self) -> list[Metric]:
@@ -273,44 +308,76 @@ class Metrics(Collector):
         yield GaugeMetricFamily(
             "duly_store_faulty", "1 while the store cannot be written.", value=int(self._is_store_faulty)
         )
+        yield from self._node_now()
+        yield from self._problems_now()
         yield self._running_now()
         yield self._since_success(now.timestamp())
         yield self._until_due(now)
 
+    def _node_now(self) -> Iterator[Metric]:
+        if (health := self._node()) is not None:
+            yield GaugeMetricFamily("duly_nodes", "Living nodes that this node sees.", value=health.nodes)
+            age_s, lag_s = health.heartbeat_age_s, health.lag_s
+            yield GaugeMetricFamily(
+                "duly_heartbeat_age_seconds", "Since the last heartbeat that was answered.", value=age_s
+            )
+            yield GaugeMetricFamily("duly_claim_lag_seconds", "How late the latest claim was.", value=lag_s)
+            yield GaugeMetricFamily(
+                "duly_oldest_xmin_age",
+                "Transactions since the oldest snapshot that is held in the database.",
+                value=health.oldest_xmin_age,
+            )
+
+    def _problems_now(self) -> Iterator[Metric]:
+        if self._problems is None:
+            return
+        count, states = self._problems()
+        yield GaugeMetricFamily("duly_problems", "What is wrong; 0 while all is well.", value=count)
+        family = GaugeMetricFamily(
+            "duly_health",
+            "1 for each state of a service or timer that is not simply well.",
+            labels=["kind", "name", "state"],
+        )
+        for kind, name, state in states:
+            if self._names.label(kind, name) == name:
+                family.add_metric([kind, name, state], 1)
+        yield family
+
     def _running_now(self) -> Metric:
-        told = GaugeMetricFamily("duly_running", "Runs in flight.", labels=["kind", "name"])
+        family = GaugeMetricFamily("duly_running", "Runs in flight.", labels=["kind", "name"])
         counts = {(kind, OTHER): 0 for kind in ("task", "service")}
+        # A copy: `prometheus_client` may collect in a thread of its own.
         for (kind, name), runs in list(self._running.items()):
             label = self._names.label(kind, name)
             counts[kind, label] = counts.get((kind, label), 0) + len(runs)
         for (kind, name), count in counts.items():
             if count or name != OTHER:
-                told.add_metric([kind, name], count)
-        return told
+                family.add_metric([kind, name], count)
+        return family
 
     def _since_success(self, now_s: float) -> Metric:
-        told = GaugeMetricFamily(
+        family = GaugeMetricFamily(
             "duly_seconds_since_last_success",
             "Since a run last ended well; absent while none is known to have.",
             labels=["kind", "name"],
         )
         for (kind, name), at_s in list(self._successes.items()):
-            told.add_metric([kind, name], max(now_s - at_s, 0))
-        return told
+            family.add_metric([kind, name], max(now_s - at_s, 0))
+        return family
 
     def _until_due(self, now: datetime) -> Metric:
-        told = GaugeMetricFamily(
+        family = GaugeMetricFamily(
             "duly_seconds_until_next_due",
             "Until the next due; below 0 when it has come and nothing has answered it.",
             labels=["kind", "name"],
         )
         for name, due_s in self._task_dues(now):
-            told.add_metric(["task", name], due_s)
+            family.add_metric(["task", name], due_s)
         dues = {} if self._timer_dues is None else self._timer_dues()
         for name, due in dues.items():
             if self._names.label("timer", name) == name:
-                told.add_metric(["timer", name], (due - now).total_seconds())
-        return told
+                family.add_metric(["timer", name], (due - now).total_seconds())
+        return family
 
     def _task_dues(self, now: datetime) -> Iterator[tuple[str, float]]:
         now_us = instant_of(now)
@@ -318,8 +385,11 @@ class Metrics(Collector):
             if self._names.label("task", name) != name:
                 continue
             try:
-                due_us = self._schedules.of(cron).due_after(now_us)
+                timetable = self._schedules.of(cron)
             except SchedulerError:  # a text of another version's grammar
                 continue
+            if not timetable.is_by_minute:  # it counts from an instant that no event has named
+                continue
+            due_us = timetable.due_after(now_us)
             if due_us < NEVER_US:
                 yield name, (due_us - now_us) / SECOND_US

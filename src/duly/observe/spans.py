@@ -1,12 +1,11 @@
 """A span for each run, when OpenTelemetry is there (`pip install opentelemetry-sdk`; duly does not need it).
 
-A span is made when its run has ended, with the times of the run: one that a crash cuts off is not told. Each
+A span is made when its run has ended, with the times of the run: one that a crash cuts off has none. Each
 is a root span; what a job does inside is its own trace. Where spans go is said as always with OpenTelemetry:
 through the global tracer provider, which `opentelemetry-instrument duly run` sets from the environment.
 """
 
 from collections.abc import Mapping
-from datetime import datetime
 from importlib import import_module
 from typing import Any
 
@@ -33,12 +32,11 @@ class Spans:
         """What is known of runs in flight, by the name of a task or the id of a run."""
 
     def listener(self, event: Event) -> None:
-        """Take one event. Give this to a scheduler or a daemon."""
         fields = event.fields
         if event.name in _STARTS:
-            self._note(fields.get("taskName") or fields.get("runId"), _attributes_at_start(fields))
+            self._remember(fields.get("taskName") or fields.get("runId"), _attributes_at_start(fields))
         elif event.name in {"TaskRunCompleted", "TaskRunFailed"}:
-            self._tell(
+            self._emit(
                 fields["taskName"],
                 event,
                 {"duly.task": fields["taskName"]},
@@ -46,7 +44,7 @@ class Spans:
             )
         elif event.name == "ServiceRunEnded":
             result = fields["result"]
-            self._tell(
+            self._emit(
                 fields["service"],
                 event,
                 _attributes_of_run(fields),
@@ -55,18 +53,18 @@ class Spans:
 
     __call__ = listener
 
-    def _note(self, key: object, known: dict[str, Any]) -> None:
+    def _remember(self, key: object, known: dict[str, Any]) -> None:
         self._began[key] = self._began.get(key, {}) | known
-        while len(self._began) > _MOST_PENDING:  # runs whose end nobody told
+        while len(self._began) > _MOST_PENDING:  # runs whose end was never announced
             del self._began[next(iter(self._began))]
 
-    def _tell(self, name: str, event: Event, attributes: dict[str, Any], *, error: str | None) -> None:
+    def _emit(self, name: str, event: Event, attributes: dict[str, Any], *, error: str | None) -> None:
         fields = event.fields
         known = self._began.pop(fields.get("taskName") or fields.get("runId"), {})
-        ended_ns = _ns(event.time)
+        ended_ns = instant_of(event.time) * 1_000
         span = self._tracer.start_span(
             name,
-            context=self._context.Context(),  # whatever is current where events are told is not its parent
+            context=self._context.Context(),  # whatever is current where events are emitted is not its parent
             start_time=ended_ns - round(fields["duration"] * 1_000_000),
             attributes=known | attributes,
         )
@@ -78,7 +76,7 @@ class Spans:
 
 
 def spans_if_installed() -> Listener | None:
-    """A listener that tells runs to OpenTelemetry; None when that is not installed."""
+    """A listener that makes spans of runs; None when OpenTelemetry is not installed."""
     try:
         return Spans().listener
     except ImportError:
@@ -87,12 +85,12 @@ def spans_if_installed() -> Listener | None:
 
 def _attributes_at_start(fields: Mapping[str, Any]) -> dict[str, Any]:
     reason = fields.get("cause") or fields.get("reason")
-    told = {"duly.reason": reason, "duly.scheduled_time": fields.get("scheduledTime")}
-    return {key: value for key, value in told.items() if value is not None}
+    attributes = {"duly.reason": reason, "duly.scheduled_time": fields.get("scheduledTime")}
+    return {key: value for key, value in attributes.items() if value is not None}
 
 
 def _attributes_of_run(fields: Mapping[str, Any]) -> dict[str, Any]:
-    told = {
+    attributes = {
         "duly.service": fields["service"],
         "duly.timer": fields.get("timer"),
         "duly.run_id": fields["runId"],
@@ -101,8 +99,4 @@ def _attributes_of_run(fields: Mapping[str, Any]) -> dict[str, Any]:
         "process.exit.code": fields.get("exitCode"),
         "duly.signal": fields.get("signal"),
     }
-    return {key: value for key, value in told.items() if value is not None}
-
-
-def _ns(moment: datetime) -> int:
-    return instant_of(moment) * 1_000
+    return {key: value for key, value in attributes.items() if value is not None}

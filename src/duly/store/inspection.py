@@ -15,7 +15,7 @@ import apsw
 import msgspec
 
 from duly.core.record import COLUMNS, task_from
-from duly.core.schedule import Schedules
+from duly.core.timetable import Timetables
 from duly.errors import SchedulerError, StoreDamagedError, StoreError
 from duly.instant import Instant
 from duly.store.history import MissRow, RunRow
@@ -38,18 +38,14 @@ THE_FILE = "(the file as a whole)"
 _MOST_FINDINGS = 100
 
 
-class Finding(NamedTuple):
-    """One thing that is wrong."""
-
+class Defect(NamedTuple):
     table: str
     what: str
     is_end: bool = False
     """Whether the table cannot be read any further."""
 
 
-class Table(NamedTuple):
-    """A table as it should be."""
-
+class ExpectedTable(NamedTuple):
     name: str
     columns: tuple[str, ...]
     texts: frozenset[str]
@@ -62,23 +58,24 @@ def damage_at(path: Path, name: str, error: BaseException) -> StoreDamagedError:
         found = findings_at(path, most=1)
     except FAULTS:
         found = []
-    first = next(iter(found), Finding(THE_FILE, str(error)))
+    # If a second look finds nothing, the first error is all there is to say.
+    first = next(iter(found), Defect(THE_FILE, str(error)))
     return StoreDamagedError(store=name, table=first.table, what=first.what, cause=error)
 
 
-def findings_at(path: Path, *, most: int = _MOST_FINDINGS) -> list[Finding]:
+def findings_at(path: Path, *, most: int = _MOST_FINDINGS) -> list[Defect]:
     """What is wrong with the store at *path*, at most so many things. Raises OSError or apsw.Error."""
 
-    def found(connection: apsw.Connection) -> list[Finding]:
+    def found(connection: apsw.Connection) -> list[Defect]:
         return [finding for finding, _ in zip(findings_in(connection), range(most), strict=False)]
 
     try:
         return read_only(path, found)
     except DAMAGE as error:
-        return [Finding(THE_FILE, str(error))]
+        return [Defect(THE_FILE, str(error))]
 
 
-def findings_in(connection: apsw.Connection) -> Iterator[Finding]:
+def findings_in(connection: apsw.Connection) -> Iterator[Defect]:
     """What is wrong with an open store: its header, its schema, what SQLite says, then row by row."""
     if not number_of(connection, "SELECT count(*) FROM sqlite_schema"):
         return
@@ -87,28 +84,28 @@ def findings_in(connection: apsw.Connection) -> Iterator[Finding]:
     if not found:  # reading rows of a broken tree says the same again, less clearly
         for table in tables_of(connection):
             for row in rows_in(connection, table):
-                if isinstance(row, Finding):
+                if isinstance(row, Defect):
                     yield row
 
 
-def _header_findings(connection: apsw.Connection) -> Iterator[Finding]:
+def _header_findings(connection: apsw.Connection) -> Iterator[Defect]:
     version = number_of(connection, "PRAGMA user_version")
     if number_of(connection, "PRAGMA application_id") != APPLICATION_ID:
-        yield Finding(THE_FILE, "it does not say that it is a store of duly")
+        yield Defect(THE_FILE, "it does not say that it is a store of duly")
     elif not 1 <= version <= len(migrations()):
-        yield Finding(THE_FILE, f"it has format {version}; this duly knows 1 to {len(migrations())}")
+        yield Defect(THE_FILE, f"it has format {version}; this duly knows 1 to {len(migrations())}")
 
 
-def _schema_findings(connection: apsw.Connection) -> Iterator[Finding]:
+def _schema_findings(connection: apsw.Connection) -> Iterator[Defect]:
     for table in tables_of(connection):
         present = {str(row[1]) for row in connection.execute(f"PRAGMA table_info({table.name})")}
         if missing := [column for column in table.columns if column not in present]:
-            yield Finding(table.name, f"has no column {missing[0]}" if present else "is missing")
+            yield Defect(table.name, f"has no column {missing[0]}" if present else "is missing")
 
 
 def rows_in(
-    connection: apsw.Connection, table: Table, order: str = "ASC"
-) -> "Iterator[tuple[Any, ...] | Finding]":
+    connection: apsw.Connection, table: ExpectedTable, order: str = "ASC"
+) -> "Iterator[tuple[Any, ...] | Defect]":
     """The rows of a table, or what is wrong with one; ends where the table cannot be read any further."""
     shown = ", ".join(f"CAST({name} AS BLOB)" if name in table.texts else name for name in table.columns)
     last: object = "the start"
@@ -118,7 +115,7 @@ def rows_in(
         for last, *values in cursor:
             yield _checked_row(table, last, values)
     except DAMAGE as error:
-        yield Finding(table.name, f"cannot be read beyond row {last}: {error}", is_end=True)
+        yield Defect(table.name, f"cannot be read beyond row {last}: {error}", is_end=True)
 
 
 def check_replacement(path: Path, name: str, scheduler_id: str) -> Instant | None:
@@ -152,21 +149,20 @@ def _newest_us(connection: apsw.Connection, version: int) -> Instant | None:
     return newest if isinstance(newest, int) else None
 
 
-def tables_of(connection: apsw.Connection) -> tuple[Table, ...]:
+def tables_of(connection: apsw.Connection) -> tuple[ExpectedTable, ...]:
     """The tables that a store of its format has."""
     version = number_of(connection, "PRAGMA user_version")
     return tables(version if 1 <= version <= len(migrations()) else len(migrations()))
 
 
 @cache
-def tables(version: int) -> tuple[Table, ...]:
-    """The tables of a store in the format *version*."""
+def tables(version: int) -> tuple[ExpectedTable, ...]:
     connection = apsw.Connection(":memory:")
     migrate(connection, 0, migrations()[:version])
     names = [str(row[0]) for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     described = {name: list(connection.execute(f"PRAGMA table_info({name})")) for name in names}
     return tuple(
-        Table(
+        ExpectedTable(
             name,
             tuple(str(column[1]) for column in columns),
             frozenset(str(column[1]) for column in columns if column[2] == "TEXT"),
@@ -179,7 +175,7 @@ _OWNERS = (regex(r"Tree (\d+) "), regex(r"(?:in|from) index (\w+)"), regex(r"val
 """How SQLite names what it complains of: by root page, index or column."""
 
 
-def _integrity(connection: apsw.Connection) -> Iterator[Finding]:
+def _integrity(connection: apsw.Connection) -> Iterator[Defect]:
     """What SQLite itself finds, each with the table it belongs to."""
     try:
         owners = {
@@ -191,30 +187,31 @@ def _integrity(connection: apsw.Connection) -> Iterator[Finding]:
             for line in str(text).splitlines():
                 if line != "ok" and not line.startswith("*** in database"):
                     named = [found[1] for each in _OWNERS if (found := each.search(line))]
-                    yield Finding(owners.get(named[0], THE_FILE) if named else THE_FILE, line)
+                    yield Defect(owners.get(named[0], THE_FILE) if named else THE_FILE, line)
     except DAMAGE as error:
-        yield Finding(THE_FILE, str(error))
+        yield Defect(THE_FILE, str(error))
 
 
-def _checked_row(table: Table, row_id: object, values: list[Any]) -> "tuple[Any, ...] | Finding":
+def _checked_row(table: ExpectedTable, row_id: object, values: list[Any]) -> "tuple[Any, ...] | Defect":
     for place, column in enumerate(table.columns):
         if column in table.texts and isinstance(values[place], bytes):
             try:
                 values[place] = values[place].decode()
             except UnicodeDecodeError:
-                return Finding(table.name, f"row {row_id}: column {column} is not UTF-8 text")
+                return Defect(table.name, f"row {row_id}: column {column} is not UTF-8 text")
     try:
         if (check := _CHECKS.get(table.name)) is not None:
             check(dict(zip(table.columns, values, strict=True)))
     except (SchedulerError, msgspec.MsgspecError) as error:
-        return Finding(table.name, f"row {row_id}: {error}")
+        return Defect(table.name, f"row {row_id}: {error}")
     return tuple(values)
 
 
-_schedules = Schedules(UTC)
+_schedules = Timetables(UTC)
 
 
 def _check_task(row: Mapping[str, Any]) -> None:
+    row = {"paused": 0, **row}  # a column that older formats do not have
     task_from([row.get(column) for column in COLUMNS], _schedules.of)
 
 
@@ -226,6 +223,7 @@ _CHECKS: Mapping[str, Callable[[Mapping[str, Any]], object]] = {
     "task": _check_task,
     "timer": _check_definition,
     "service": _check_definition,
+    "outage": lambda row: msgspec.json.decode(row["state"], type=dict[str, Any]),
     "run": lambda row: msgspec.convert(list(row.values()), RunRow),
     "miss": lambda row: msgspec.convert([row["timer"], row["at_us"], row["reason"]], MissRow),
 }

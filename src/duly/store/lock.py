@@ -39,6 +39,8 @@ class FileLock:
     def acquire(self) -> None:
         """Lock the file; an empty one is made if there is none. Raises StoreInUseError or StoreError."""
         assert self.descriptor is None
+        # Asking who has the file and entering it in `_locked` are one step: two threads must not both find it
+        # free.
         with _opening:
             while (descriptor := self._lock_what_is_there()) is None:
                 continue  # another file came to the path before this one was locked
@@ -49,12 +51,14 @@ class FileLock:
     def release(self) -> None:
         """Unlock the file. SQLite must have closed it."""
         if self.descriptor is not None:
+            # Closed, not unlocked: a forked child shares the parent's lock, and LOCK_UN would take it away.
             os.close(self.descriptor)
             self.descriptor = self.identity = None
             _locked.discard(self)
 
     def _lock_what_is_there(self) -> int | None:
         here = state_at(self._path)
+        # Asked before the file is opened: to close it again would drop the locks of SQLite on it.
         if here is not None and any(lock.identity == here.identity for lock in _locked):
             raise StoreInUseError(store=self._store, holder=f"process {os.getpid()}, this one")
         try:
@@ -69,6 +73,8 @@ class FileLock:
         except BaseException:
             os.close(descriptor)
             raise
+        # The file may have been replaced between open and flock: then this lock is on a file that nobody
+        # looks at.
         here = state_at(self._path)
         if here is None or here.identity != locked:
             os.close(descriptor)

@@ -1,15 +1,4 @@
-"""Stores: where a scheduler keeps what it must remember.
-
-The design in one paragraph. A store is a set of records, one per task, and does no thinking: every decision
-is made in `core`, and a store writes the outcome. It is *held* by at most one live scheduler at a time. It
-has two writes, each one durable transaction that happens whole or not at all: `replace` (registrations
-changed) and `save` (runs began or ended). Both carry whole records, not differences, so writing the same
-thing twice is safe, and a write of which nobody knows whether it succeeded is simply made again. A store that
-cannot write raises StoreError and keeps its hold; the scheduler asks again later. `drop` lets go the way a
-crash would, without another byte written.
-
-`duly.testing.conformance` is the suite that every store passes.
-"""
+"""What a store is (the package has the design note)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -19,8 +8,6 @@ from duly.core.task import Task
 
 
 class Contents(NamedTuple):
-    """What a store held when it was opened."""
-
     scheduler_id: str
     """Made when the store was first opened, the same ever since."""
     records: Sequence[Record]
@@ -29,7 +16,7 @@ class Contents(NamedTuple):
 T_contra = TypeVar("T_contra", contravariant=True)
 
 
-class Shelf(Protocol[T_contra]):
+class Repository(Protocol[T_contra]):
     """The part of a store that the engine writes to: items of one kind, each a whole record."""
 
     async def replace(self, *, put: Sequence[T_contra], removed: Sequence[int]) -> None:
@@ -45,8 +32,11 @@ class Shelf(Protocol[T_contra]):
 
 
 @runtime_checkable
-class Store(Protocol):
-    """Where tasks are kept between runs of the program."""
+class Store(Repository[Task], Protocol):
+    """Where tasks are kept between runs of the program.
+
+    `save` raises TaskListMismatchError if a task is not there.
+    """
 
     @property
     def name(self) -> str:
@@ -60,17 +50,7 @@ class Store(Protocol):
         """
         ...
 
-    async def replace(self, *, put: Sequence[Task], removed: Sequence[int]) -> None:
-        """Write the tasks *put* whole, new or not, and forget those with the ids *removed*."""
-        ...
-
-    async def save(self, tasks: Sequence[Task], /) -> None:
-        """Write what running changed in *tasks*. Raises TaskListMismatchError if one is not there."""
-        ...
-
-    async def close(self) -> None:
-        """Let go of the store."""
-        ...
+    async def close(self) -> None: ...
 
     async def drop(self) -> None:
         """Let go of the store as a crash of the process would: nothing more is written."""

@@ -17,7 +17,7 @@ import apsw
 
 from duly.errors import StoreError
 from duly.store.files import LOG_SUFFIXES, keep_log, kept_name
-from duly.store.inspection import DAMAGE, Finding, Table, findings_at, rows_in, tables_of
+from duly.store.inspection import DAMAGE, Defect, ExpectedTable, findings_at, rows_in, tables_of
 from duly.store.lock import FileLock
 from duly.store.schema import in_transaction, migrate, migrations
 
@@ -26,8 +26,6 @@ _COMMON_PAGE_BYTES = 4096
 
 
 class Salvaged(NamedTuple):
-    """What became of one table."""
-
     table: str
     rows: int
     lost: list[str]
@@ -35,14 +33,12 @@ class Salvaged(NamedTuple):
 
 
 class Repair(NamedTuple):
-    """What became of a store."""
-
     kept: str
     """The name under which the damaged file is kept."""
     tables: list[Salvaged]
 
 
-def repaired(path: Path) -> Repair | None:
+def repair_store(path: Path) -> Repair | None:
     """Repair the store at *path*; None if nothing is wrong with it. Raises StoreError or StoreInUseError."""
     name, file = str(path), Path(os.path.realpath(path))
     lock = FileLock(file, name)
@@ -51,14 +47,14 @@ def repaired(path: Path) -> Repair | None:
         if not findings_at(file, most=1):
             return None
         with TemporaryDirectory(prefix=f".{file.name}-", dir=file.parent) as folder:
-            return _replaced(file, name, Path(folder))
+            return _replace_file(file, name, Path(folder))
     except OSError as error:
         raise StoreError(store=name, reason=f"cannot be repaired: {error.strerror}", cause=error) from error
     finally:
         lock.release()
 
 
-def _replaced(file: Path, name: str, folder: Path) -> Repair:
+def _replace_file(file: Path, name: str, folder: Path) -> Repair:
     new = folder / "new"
     with _readable_copy(file, folder / "copy") as damaged:
         salvaged = _salvage(damaged, new)
@@ -68,11 +64,13 @@ def _replaced(file: Path, name: str, folder: Path) -> Repair:
         )
     kept = kept_name(str(file), "damaged")
     try:
+        # A second name first: whatever fails below, nothing of the damaged file is lost.
         Path(kept).hardlink_to(file)
     except OSError:  # not every file system has links
         shutil.copyfile(file, kept)
     # The log first: beside the new file SQLite would replay it.
     keep_log(str(file), kept)
+    # In one step: a crash leaves the old file here or the new one, and never half of one.
     new.replace(file)
     return Repair(Path(kept).name, salvaged)
 
@@ -115,18 +113,18 @@ def _salvage(damaged: apsw.Connection, new: Path) -> list[Salvaged]:
     try:
         connection.execute("PRAGMA synchronous = FULL")
         migrate(connection, 0, migrations())
-        return [_salvaged(damaged, connection, table) for table in tables_of(damaged)]
+        return [_salvage_table(damaged, connection, table) for table in tables_of(damaged)]
     finally:
         connection.close()
 
 
-def _salvaged(damaged: apsw.Connection, new: apsw.Connection, table: Table) -> Salvaged:
+def _salvage_table(damaged: apsw.Connection, new: apsw.Connection, table: ExpectedTable) -> Salvaged:
     rows: dict[tuple[Any, ...], None] = {}
     lost: dict[str, None] = {}
     for order in ("ASC", "DESC"):
         broken = False
         for row in rows_in(damaged, table, order):
-            if isinstance(row, Finding):
+            if isinstance(row, Defect):
                 lost[row.what] = None
                 broken = row.is_end
             else:

@@ -6,6 +6,7 @@ from importlib.resources import files
 
 import apsw
 
+from duly.core.record import COLUMNS, STATE_COLUMNS
 from duly.errors import StoreError
 
 APPLICATION_ID = 0x64756C79  # "duly", so that `file` and we can tell our databases from others
@@ -35,12 +36,31 @@ def migrations() -> tuple[str, ...]:
 
 @cache
 def sql(name: str) -> str:
-    """One of our statements, by name."""
     return files("duly.store").joinpath("sql", "sqlite", f"{name}.sql").read_text()
+
+
+@cache
+def task_sql(name: str, rows: str = "") -> str:
+    """A statement on the table of tasks, by name, with the columns that a task has; *rows* for `save`."""
+    return sql(name).format(
+        columns=", ".join(COLUMNS),
+        column_values=json_values(len(COLUMNS)),
+        state=", ".join(STATE_COLUMNS),
+        state_values=json_values(1 + len(STATE_COLUMNS)),  # with the id
+        assignments=", ".join(f"{column} = new.{column}" for column in STATE_COLUMNS),
+        rows=rows,
+    )
+
+
+def json_values(count: int) -> str:
+    """The columns of a row that a statement is given as a JSON array called `value`."""
+    return ", ".join(f"value ->> {index}" for index in range(count))
 
 
 def in_transaction(change: Callable[[apsw.Connection], object], connection: apsw.Connection) -> None:
     """Make *change* whole or not at all."""
+    # IMMEDIATE takes the lock for writing at once, and waits for it. A transaction that has read before it
+    # asks for that lock is refused instead of waiting (sqlite.org/lang_transaction.html).
     connection.execute("BEGIN IMMEDIATE")
     try:
         change(connection)
@@ -51,8 +71,8 @@ def in_transaction(change: Callable[[apsw.Connection], object], connection: apsw
         raise
 
 
-def checked_version(connection: apsw.Connection, name: str) -> int:
-    """The format of the database, if it is ours to use; it is only read to find out."""
+def checked_version(connection: apsw.Connection, name: str, remedy: str = "choose another path") -> int:
+    """The format of the database, if it is ours to use; it is only read to find out. Raises StoreError."""
     version = number_of(connection, "PRAGMA user_version")
     known = len(migrations())
     if version > known:
@@ -60,12 +80,19 @@ def checked_version(connection: apsw.Connection, name: str) -> int:
         raise StoreError(store=name, reason=reason)
     is_ours = number_of(connection, "PRAGMA application_id") == APPLICATION_ID
     if not is_ours and number_of(connection, "SELECT count(*) FROM sqlite_schema"):
-        raise StoreError(store=name, reason="is a SQLite database of another program; choose another path")
+        raise StoreError(store=name, reason=f"is a SQLite database of another program; {remedy}")
     return version
 
 
+Reasons = Sequence[tuple[type[BaseException], str]]
+
+
+def reason_of(error: BaseException, reasons: Reasons) -> str:
+    """What to say of an error of SQLite or of the file system: the first of *reasons* that is of its kind."""
+    return next((reason for kind, reason in reasons if isinstance(error, kind)), f"failed: {error}")
+
+
 def number_of(connection: apsw.Connection, query: str) -> int:
-    """The one number that *query* finds."""
     value = connection.execute(query).get
     assert isinstance(value, int)
     return value

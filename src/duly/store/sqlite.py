@@ -1,12 +1,12 @@
 """A store in one SQLite file: WAL, `synchronous=FULL`, one writer thread.
 
 Every write is one transaction made of one or two statements, whatever the number of tasks. A connection that
-failed is closed and opened anew for the next write, so a fault that passes (a full disk, a lock, a pulled
-network mount) needs no restart. The file is never written before it is known to be ours and not newer.
+failed is closed and opened anew for the next write. So a fault that passes needs no restart: a full disk, a
+lock, a network mount that was pulled. The file is never written before it is known to be ours and not newer.
 
 Other programs do things to the files of a store in use: restore a backup, delete the log, fill it with
 zeros. That is looked for before each write (`files.change_between`) and, frame by frame, before the log is
-copied into the database (`wal.sound_frames`). What is found is a StoreError, and the scheduler above then
+copied into the database (`files.sound_frames`). What is found is a StoreError, and the scheduler above then
 writes all its tasks anew. Before that:
 
 - The file is gone, is another one, or was written in place: our log is kept aside. What is there now is used
@@ -24,7 +24,7 @@ from datetime import UTC
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import apsw
 import msgspec
@@ -37,19 +37,30 @@ from duly.marks import mark
 from duly.store.files import (
     FileChange,
     FileState,
+    LogCount,
     StoreFiles,
     change_between,
+    copy_frames,
     copy_open_file,
     files_at,
     keep_log,
     kept_name,
+    sound_frames,
 )
 from duly.store.inspection import DAMAGE, FAULTS, check_replacement, damage_at, findings_at
 from duly.store.lock import FileLock
-from duly.store.looking import Onlooker, connection_to
 from duly.store.protocol import Contents
-from duly.store.schema import checked_version, in_transaction, migrate, migrations, sql
-from duly.store.wal import LogCount, copy_frames, sound_frames
+from duly.store.readonly import SideReader, connection_to
+from duly.store.schema import (
+    Reasons,
+    checked_version,
+    in_transaction,
+    migrate,
+    migrations,
+    reason_of,
+    sql,
+    task_sql,
+)
 from duly.threads import Worker, Works
 
 T = TypeVar("T")
@@ -62,11 +73,9 @@ _encoded = msgspec.json.Encoder().encode
 
 
 class OnWrite(Protocol):
-    """Who is told of writes. It must not raise."""
+    """Called with each write. It must not raise."""
 
-    def __call__(self, seconds: float, /, *, is_written: bool) -> object:
-        """Hear of one."""
-        ...
+    def __call__(self, seconds: float, /, *, is_written: bool) -> object: ...
 
 
 class SQLiteStore:
@@ -87,7 +96,7 @@ class SQLiteStore:
         self._vfs = vfs
         self._lock = FileLock(self._path, self._name)
         self._worker = Worker(f"duly store {path}") if worker is None else worker
-        self._onlooker = Onlooker(self._path, busy_ms=busy_ms, vfs=vfs) if worker is None else None
+        self._side_reader = SideReader(self._path, busy_ms=busy_ms, vfs=vfs) if worker is None else None
         self._connection: apsw.Connection | None = None
         self._files = StoreFiles(None, None)
         """Our files as they were when only we had written them."""
@@ -101,12 +110,16 @@ class SQLiteStore:
         self._wal_pages = self._tried_pages = self._page_bytes = 0
         self._is_open = False
         self.on_write: OnWrite | None = None
-        """Told, in the writer's thread, how many seconds each write took and whether it was written."""
+        """Called in the writer's thread with the seconds that each write took, and whether it was written."""
 
     @property
     def name(self) -> str:
-        """The path as it was given."""
         return self._name
+
+    @property
+    def scheduler_id(self) -> str:
+        """Empty until the store is open."""
+        return self._scheduler_id
 
     async def open(self, new_id: str) -> Contents:
         """Take hold of the file, bring it up to date, and read it."""
@@ -118,17 +131,32 @@ class SQLiteStore:
             self._worker.end()
             raise
 
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    def take(self) -> None:
+        """Lock the file ahead of `open`. Raises StoreInUseError or StoreError."""
+        if self._lock.descriptor is None:
+            self._lock.acquire()
+
+    def leave(self) -> None:
+        """Unlock the file that was taken and not opened."""
+        if not self._is_open:
+            self._lock.release()
+
     async def replace(self, *, put: Sequence[Task], removed: Sequence[int]) -> None:
-        """Write tasks whole and forget others, in one transaction."""
-        statements = []
-        if removed:
-            statements.append((sql("remove"), _encoded(removed).decode()))
-        if put:
-            statements.append((sql("put"), _encoded([record_of(task) for task in put]).decode()))
-        await self.write(partial(self._execute, statements))
+        rows = [record_of(task) for task in put]
+
+        def change(connection: apsw.Connection) -> None:
+            if removed:
+                connection.execute(sql("remove"), (_encoded(removed).decode(),))
+            if rows:
+                connection.execute(task_sql("put"), (_encoded(rows).decode(),))
+
+        await self.write(change)
 
     async def save(self, tasks: Sequence[Task]) -> None:
-        """Write what running changed, in one transaction."""
         if not tasks:
             await self._do(self._check_log)
             return
@@ -140,14 +168,14 @@ class SQLiteStore:
 
     async def read(self, query: Callable[[apsw.Connection], T]) -> T:
         """What *query* finds in the other tables of the file. Raises StoreError."""
-        return await self._worker.do(lambda: self._guarded(partial(query, self._connected())))
+        return await self._worker.do(lambda: self._with_store_errors(partial(query, self._connected())))
 
     async def look(self, query: Callable[[apsw.Connection], T]) -> T:
         """Like `read`, beside the writer: what takes long keeps nobody from writing. Raises StoreError."""
-        if self._onlooker is None or not self._is_open or self._connection is None:
+        if self._side_reader is None or not self._is_open or self._connection is None:
             return await self.read(query)
         try:
-            return await self._onlooker.look(query, self._files.database and self._files.database.identity)
+            return await self._side_reader.look(query, self._files.database and self._files.database.identity)
         except FAULTS as error:
             raise await self._worker.do(partial(self._fault, error)) from error
 
@@ -157,9 +185,9 @@ class SQLiteStore:
         self._checkpoint_soon()
 
     async def close(self) -> None:
-        """Close the file and let go of it."""
-        if self._onlooker is not None:
-            await self._onlooker.close()
+        # The reader first: the connection that closes last copies the log, and a reader cannot.
+        if self._side_reader is not None:
+            await self._side_reader.close()
         try:
             await self._worker.do(self._close)
         finally:
@@ -167,8 +195,8 @@ class SQLiteStore:
 
     async def drop(self) -> None:
         """Let go without another write, as the end of the process would."""
-        if self._onlooker is not None:
-            await self._onlooker.close()
+        if self._side_reader is not None:
+            await self._side_reader.close()
         await self._worker.do(self._abandon)
         self._worker.end()
 
@@ -178,20 +206,21 @@ class SQLiteStore:
             await self._worker.do(work)
         except _FilesChangedError as changed:
             # SQLite shares one index of the log among all connections of a process: it lives as long as one.
-            if self._onlooker is not None:
-                await self._onlooker.close()
+            if self._side_reader is not None:
+                await self._side_reader.close()
             await self._worker.do(partial(self._secure, changed.change))
 
     # --- in the worker thread ---
 
     def _open(self, new_id: str) -> Contents:
-        self._lock.acquire()
+        self.take()
         self._is_open, self._is_replaced = True, False
         try:
             self._scheduler_id, self._new_id = "", new_id
-            self._guarded(self._check_left_log)
+            # Before a connection is made: the first read of a connection replays the log.
+            self._with_store_errors(self._check_left_log)
             connection = self._connected()
-            records = self._guarded(lambda: connection.execute(sql("load")).fetchall())
+            records = self._with_store_errors(lambda: connection.execute(task_sql("load")).fetchall())
         except BaseException:
             self._shut()
             raise
@@ -201,16 +230,13 @@ class SQLiteStore:
         if len(rows) in _FEW:
             connection.execute(_save_few(len(rows)), tuple(chain.from_iterable(rows)))
         else:
-            connection.execute(_save_many(), (_encoded(rows).decode(),))
+            connection.execute(task_sql("save", task_sql("save_many")), (_encoded(rows).decode(),))
+        # Inside the transaction: if a row is missing, nothing is written.
         if (actual := connection.changes()) != len(rows):
             raise TaskListMismatchError(expected=len(rows), actual=actual)
 
-    def _execute(self, statements: Sequence[tuple[str, str]], connection: apsw.Connection) -> None:
-        for statement, rows in statements:
-            connection.execute(statement, (rows,))
-
     def _write(self, write: Callable[[apsw.Connection], object]) -> None:
-        if (told := self.on_write) is None:
+        if (on_write := self.on_write) is None:
             self._write_now(write)
             return
         begun_s, is_written = time.perf_counter(), False
@@ -218,13 +244,14 @@ class SQLiteStore:
             self._write_now(write)
             is_written = True
         finally:
-            told(time.perf_counter() - begun_s, is_written=is_written)
+            on_write(time.perf_counter() - begun_s, is_written=is_written)
 
     def _write_now(self, write: Callable[[apsw.Connection], object]) -> None:
+        # Before the write: afterwards another's change could not be told from ours.
         self._check_files()
         connection = self._connected()
         try:
-            self._guarded(partial(write, connection))
+            self._with_store_errors(partial(write, connection))
         except StoreError as error:
             # Busy leaves a connection as good as before. After anything else a fresh one is safer.
             if not isinstance(error.__cause__, apsw.BusyError):
@@ -256,6 +283,7 @@ class SQLiteStore:
         except (OSError, apsw.FullError, apsw.IOError, apsw.CantOpenError):
             return False  # there is no room for the copy
         if sound < frames:
+            # Noted until the connection is renewed: the checks in between compare sizes only.
             self._is_log_damaged = True
             raise _FilesChangedError(FileChange.LOG_DAMAGED)
         return True
@@ -275,22 +303,24 @@ class SQLiteStore:
 
     def _secure(self, change: FileChange) -> NoReturn:
         """Let go of files that were changed under us, and keep what is ours of them. Raises StoreError."""
+        # First: whatever fails below, the next connection restores what is known.
         self._has_lost_rows = True
         if self._connection is None:  # two writes have noticed it, and this is the second
             raise StoreError(store=self.name, reason=str(change))
         if change is FileChange.LOG_REMOVED:
-            kept = self._guarded(self._put_foreign_log_aside)
+            kept = self._with_store_errors(self._put_foreign_log_aside)
             what_next = f"{kept}it is made anew"
         elif change is FileChange.LOG_DAMAGED:
-            kept = self._guarded(self._put_damage_aside)
+            kept = self._with_store_errors(self._put_damage_aside)
             what_next = f"both are kept as {kept}, and what is known is written anew"
         else:
-            what_next = self._guarded(partial(self._leave_file, self._files.log))
+            what_next = self._with_store_errors(partial(self._leave_file, self._files.log))
         raise StoreError(store=self.name, reason=f"{change}; {what_next}")
 
     def _put_foreign_log_aside(self) -> str:
         """Copy our log, which has no name any more, to the database; another one at its place is kept."""
         kept = ""
+        # Before ours is closed: SQLite removes the log by its name, and that is the other one's by now.
         if files_at(str(self._path)).log is not None:
             kept = kept_name(str(self._path), "replaced")
             keep_log(str(self._path), kept)
@@ -304,6 +334,7 @@ class SQLiteStore:
         assert self._lock.descriptor is not None
         path, kept = str(self._path), kept_name(str(self._path), "damaged")
         sound, copied = sound_frames(f"{path}-wal", self._page_bytes), LogCount(self._connection).copied
+        # Closed before anything is copied: an open connection could still checkpoint the damage.
         self._disconnect(is_copied=False)
         copy_open_file(self._lock.descriptor, kept)
         keep_log(path, kept)
@@ -316,6 +347,7 @@ class SQLiteStore:
         """Let go of a file that is not ours any more, and say what lies in its place."""
         path, kept_log = str(self._path), ""
         self._is_replaced = True
+        # Not copied: if the file was written in place, our pages would go into somebody else's database.
         self._disconnect(is_copied=False)
         self._lock_anew()  # if another scheduler has the new file, then it has the log, too
         here = files_at(path).log
@@ -334,11 +366,11 @@ class SQLiteStore:
 
     def _lock_anew(self) -> None:
         """Lock the file that is at the path now."""
+        # Released before acquired: if another scheduler is faster, then it has the file, and must keep it.
         self._lock.release()
         self._lock.acquire()
 
     def _replacement_age_us(self) -> Instant | None:
-        """When something last happened in the file that took our place. Raises StoreReplacedError."""
         try:
             return check_replacement(self._path, self.name, self._scheduler_id)
         except StoreError as error:
@@ -349,11 +381,14 @@ class SQLiteStore:
             raise StoreError(store=self.name, reason="is not open")
         if self._connection is None:
             if self._is_replaced:
+                # Once more: the file may have been replaced again since it was left.
                 self._lock_anew()
-                self._guarded(self._replacement_age_us)
-            connection = self._guarded(self._connect)
+                self._with_store_errors(self._replacement_age_us)
+            connection = self._with_store_errors(self._connect)
+            # Before the connection is kept: if this fails, the next one restores again.
             if self._has_lost_rows:
-                self._guarded(partial(self._restore, connection))
+                self._with_store_errors(partial(self._restore, connection))
+            # Noted after our own first writes: from now on any other change is somebody else's.
             self._connection, self._files = connection, files_at(str(self._path))
             self._is_replaced = self._is_log_damaged = self._has_lost_rows = False
         return self._connection
@@ -372,21 +407,24 @@ class SQLiteStore:
         )
         try:
             connection.set_busy_timeout(self._busy_ms)
+            # It only reads. Nothing below may be done to a file that is not ours, or newer than we are.
             version = checked_version(connection, self.name)
             connection.execute("PRAGMA journal_mode = WAL")
+            # Not NORMAL: in WAL mode that may lose the last commits at a power failure, and a start must be
+            # durable before its callback (spec/scheduler.md 3.4).
             connection.execute("PRAGMA synchronous = FULL")
             # We checkpoint after a write has been acknowledged, not while somebody waits for it.
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             self._page_bytes = int(str(connection.execute("PRAGMA page_size").get))
-            connection.set_wal_hook(self._note_wal)
+            connection.set_wal_hook(self._on_wal)
             migrate(connection, version, migrations())
-            self._scheduler_id = _identified(connection, self._scheduler_id or self._new_id)
+            self._scheduler_id = _scheduler_id_in(connection, self._scheduler_id or self._new_id)
         except BaseException:
             connection.close(force=True)
             raise
         return connection
 
-    def _note_wal(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
+    def _on_wal(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
         self._wal_pages = pages
         return apsw.SQLITE_OK
 
@@ -402,7 +440,9 @@ class SQLiteStore:
         with suppress(_FilesChangedError):  # the next write finds it too, and deals with it
             if self._check_log() and self._connection is not None:
                 # If it cannot be done now (a reader, a full disk) the log grows until the next try.
+                # PASSIVE waits for no reader and keeps no writer waiting.
                 self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                # Noted anew: the checkpoint has just written the database file.
                 self._files = files_at(str(self._path))
 
     def _close(self) -> None:
@@ -417,6 +457,7 @@ class SQLiteStore:
 
     def _shut(self) -> None:
         self._is_open = False
+        # Closed before it is unlocked: the next holder must not meet our checkpoint.
         self._disconnect()
         self._lock.release()
 
@@ -430,10 +471,11 @@ class SQLiteStore:
                 connection.close(force=True)
 
     def _abandon(self) -> None:
+        # First: the disconnect in `_shut` would copy the log, which a crash does not.
         self._disconnect(is_copied=False)
         self._shut()
 
-    def _guarded(self, act: Callable[[], T]) -> T:
+    def _with_store_errors(self, act: Callable[[], T]) -> T:
         """Do *act*; whatever SQLite or the file system says against it becomes a StoreError."""
         try:
             return act()
@@ -443,7 +485,55 @@ class SQLiteStore:
     def _fault(self, error: BaseException) -> StoreError:
         if isinstance(error, DAMAGE) and not isinstance(error, apsw.NotADBError):
             return damage_at(self._path, self.name, error)
-        return StoreError(store=self.name, reason=_reason(error), cause=error)
+        return StoreError(store=self.name, reason=reason_of(error, _REASONS), cause=error)
+
+
+class SQLiteTimerRepository(Generic[T]):
+    """The timers in a SQLite store that is open: what the engine writes to, as it writes tasks to a store."""
+
+    def __init__(
+        self, store: SQLiteStore, scheduler_id: str, record_of: Callable[[T], Sequence[object]]
+    ) -> None:
+        self._store = store
+        self._scheduler_id = scheduler_id
+        self._record_of = record_of
+
+    @property
+    def name(self) -> str:
+        return self._store.name
+
+    async def open(self, _new_id: str) -> Contents:
+        """Read the timers; the file is held already."""
+        query = "SELECT * FROM timer ORDER BY id"
+        records = await self._store.read(lambda connection: connection.execute(query).fetchall())
+        return Contents(self._scheduler_id, records)
+
+    async def replace(self, *, put: Sequence[T], removed: Sequence[int]) -> None:
+        rows = self._encoded(put)
+
+        def change(connection: apsw.Connection) -> None:
+            if removed:
+                gone = _encoded(removed).decode()
+                connection.execute("DELETE FROM timer WHERE id IN (SELECT value FROM json_each(?))", (gone,))
+            connection.execute(sql("timer_put"), (rows,))
+
+        await self._store.write(change)
+
+    async def save(self, timers: Sequence[T]) -> None:
+        if not timers:
+            await self._store.save([])
+            return
+        rows = self._encoded(timers)
+        await self._store.write(lambda connection: connection.execute(sql("timer_put"), (rows,)))
+
+    async def close(self) -> None:
+        """Nothing: the store closes the file."""
+
+    async def drop(self) -> None:
+        """Nothing: the store closes the file."""
+
+    def _encoded(self, timers: Sequence[T]) -> str:
+        return _encoded([self._record_of(timer) for timer in timers]).decode()
 
 
 class _FilesChangedError(Exception):
@@ -458,18 +548,10 @@ class _FilesChangedError(Exception):
 def _save_few(number: int) -> str:
     """The statement that saves *number* tasks, each value bound by itself."""
     row = f"({', '.join(['?'] * (1 + len(STATE_COLUMNS)))})"
-    return sql("save").format(rows=f"VALUES {', '.join([row] * number)}")
+    return task_sql("save", f"VALUES {', '.join([row] * number)}")
 
 
-@cache
-def _save_many() -> str:
-    """The statement that saves any number of tasks, bound as one JSON text."""
-    return sql("save").format(rows=sql("save_many"))
-
-
-def _identified(connection: apsw.Connection, new_id: str) -> str:
-    """The scheduler identifier of the database, which is *new_id* if it had none."""
-
+def _scheduler_id_in(connection: apsw.Connection, new_id: str) -> str:
     def change(connection: apsw.Connection) -> None:
         connection.execute(
             "INSERT INTO scheduler SELECT ? WHERE NOT EXISTS (SELECT * FROM scheduler)", (new_id,)
@@ -479,7 +561,7 @@ def _identified(connection: apsw.Connection, new_id: str) -> str:
     return str(connection.execute("SELECT id FROM scheduler").get)
 
 
-_REASONS: tuple[tuple[type[BaseException], str], ...] = (
+_REASONS: Reasons = (
     (apsw.FullError, "the disk is full; free some space and writing resumes by itself"),
     (apsw.ReadOnlyError, "is read-only; make the file and its directory writable"),
     (apsw.BusyError, "is locked by another program; it is tried again"),
@@ -488,10 +570,3 @@ _REASONS: tuple[tuple[type[BaseException], str], ...] = (
     (apsw.CantOpenError, "cannot be opened; is it a file, and is its directory there and writable?"),
     (apsw.IOError, "cannot be read or written (input/output error); look at the disk"),
 )
-
-
-def _reason(error: BaseException) -> str:
-    for kind, reason in _REASONS:
-        if isinstance(error, kind):
-            return reason
-    return f"failed: {error}"

@@ -7,111 +7,98 @@ ours. The end is that of this run and no other, because everything about it hang
 import asyncio
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from duly.config.schema import Service, Settings
-from duly.events import described, tell_operator
+from duly.events import described, warn_operator
 from duly.instant import Instant
-from duly.store.history import RunRow
-from duly.supervisor.children import CalledOffError
-from duly.supervisor.ended import Ended, Result, ended_of
-from duly.supervisor.ledger import Ledger
-from duly.supervisor.output import Tail
-from duly.supervisor.pauses import Pauses
-from duly.supervisor.process import Command, Identity, Process, Processes, SpawnError, stopped
-from duly.supervisor.procfs import RUN_ID
-from duly.supervisor.tokens import RunTokens
-
-
-class Tether(Protocol):
-    """What keeps runs of timers from outliving this machine's right to them: a `leash`."""
-
-    def expect(self, marker: str, /) -> bool:
-        """Announce a run whose process is about to be made; whether it may be."""
-        ...
-
-    def allows(self, marker: str, /) -> bool:
-        """Whether a run may still begin, or go on. May be asked in any thread."""
-        ...
-
-    def hold(self, marker: str, process: Identity, /) -> None:
-        """Note which process the run is."""
-        ...
-
-    def release(self, marker: str, /) -> None:
-        """Let a run go that is over."""
-        ...
-
-    def cut(self) -> None:
-        """End everything now."""
-        ...
+from duly.processes.options import options_of
+from duly.processes.output import Tail
+from duly.processes.pauses import Pauses
+from duly.processes.process import Process, Processes, stop_process
+from duly.processes.procfs import RUN_ID
+from duly.processes.spawn import CalledOffError, ProcessCommand, SpawnError
+from duly.processes.tokens import RunTokens
+from duly.processes.watchdog import Watchdog
+from duly.store.history import Result, RunRow, times_text
+from duly.supervisor.results import RunResult, run_result_of
+from duly.supervisor.run_registry import RunRegistry
 
 
 @dataclass(slots=True)
-class Means:
-    """What every run needs."""
-
+class RunContext:
     processes: Processes
-    ledger: Ledger
+    registry: RunRegistry
     pauses: Pauses
     tokens: RunTokens
     settings: Settings
+    locks: dict[str, "Execution"] = field(default_factory=dict)
+    """The locks that are held, each with the run that holds it."""
+    recording: asyncio.Future[bool] | None = None
+    """The wait for the rows of runs that begin now: one for all of them."""
+
+    async def recorded(self) -> None:
+        """Wait until all rows are on disk, for a second at most: a disk that hangs holds up nobody."""
+        # Whoever joins a wait that is not over is waited for too: it goes on until nothing is unwritten.
+        if self.recording is None or self.recording.done():
+            self.recording = asyncio.ensure_future(self.pauses.within(_RECORDING_S, self.registry.recorded()))
+        await asyncio.shield(self.recording)
 
 
-class Cut(StrEnum):
+class CutReason(StrEnum):
     """Why a run is made to end."""
 
     BY_HAND = "by hand"
     SHUTDOWN = "shutdown"
     TIMEOUT = "timeout"
+    REPLACED = "replaced"
+    """Its timer is due again, and has the old run make room (overlap = "replace")."""
     LEASE = "lease"
     """Another machine may start the same from now on."""
 
 
 class Execution:
-    """A run in flight."""
-
     def __init__(
         self,
         service: Service,
         row: RunRow,
-        means: Means,
+        context: RunContext,
         *,
         on_spawned: Callable[["Execution"], None],
-        on_ended: Callable[["Execution", Ended], None],
-        leash: Tether | None = None,
+        on_ended: Callable[["Execution", RunResult], None],
+        watchdog: Watchdog | None = None,
     ) -> None:
         self.service = service
         self.row = row
-        self.leash = leash
-        """What it is on, if anything."""
-        self.cut: Cut | None = None
+        self.watchdog = watchdog
+        self.cut: CutReason | None = None
         """Why it is made to end; the first who asks gives the reason."""
         loop = asyncio.get_running_loop()
         self.settled: asyncio.Future[None] = loop.create_future()
         """Done when its process was made, or could not be."""
-        self.ended: asyncio.Future[Ended] = loop.create_future()
-        self._means = means
+        self.ended: asyncio.Future[RunResult] = loop.create_future()
+        self._context = context
         self._on_spawned, self._on_ended = on_spawned, on_ended
         self._begun_us = row.started_us
         self._end: tuple[Instant, int] | None = None
         """When its own process ended, and after how long."""
-        self._tail = Tail(round(means.settings.output_kib * 1024))
+        begun_s = loop.time()
+        self._tail = Tail(round(context.settings.output_kib * 1024), lambda: loop.time() - begun_s)
         self._process: Process | None = None
         self._is_killed = False
-        self._marker = means.tokens.token_of(row.id)
+        self._token = context.tokens.token_of(row.id)
         self._is_asked: asyncio.Future[None] = loop.create_future()
-        means.ledger.open(row, self._tail)
+        context.registry.open(row, self._tail)
         self._task = loop.create_task(self._perform(), name=f"duly run {row.id} of {row.service}")
 
     # --- what others do to it ---
 
-    def ask(self, why: Cut) -> None:
+    def ask(self, why: CutReason) -> None:
         """Have it end: TERM, a grace, KILL."""
         if self.cut is None:
             self.cut = why
@@ -122,7 +109,7 @@ class Execution:
         self._is_killed = True
         if self._process is not None and not self.ended.done():
             self._process.signal(signal.SIGKILL)
-            self._process.signal_strays(signal.SIGKILL)
+            self._process.signal_orphans(signal.SIGKILL)
 
     def signal(self, number: int) -> None:
         """Send a signal to its processes, if there are any yet."""
@@ -130,9 +117,9 @@ class Execution:
             self._process.signal(number)
 
     @property
-    def strays(self) -> Process | None:
+    def orphans(self) -> Process | None:
         """Its process, if there are some that it started that live outside its group."""
-        return self._process if self._process is not None and self._process.has_strays() else None
+        return self._process if self._process is not None and self._process.has_orphans() else None
 
     def shift(self, by_us: int) -> None:
         """Account for a step of the wall clock: how long a run lasts is a length of time."""
@@ -142,11 +129,12 @@ class Execution:
 
     async def _perform(self) -> None:
         try:
-            end = await self._lived()
+            end = await self._run_to_end()
         except Exception as error:
-            end = self._lost(error)
-        if self.leash is not None:
-            self.leash.release(self._marker)
+            end = self._lost_track(error)
+        # Only now: until its processes are gone, the watchdog must know of them.
+        if self.watchdog is not None:
+            self.watchdog.forget(self._token)
         # What was left of its group may have taken a while to go; the run ended with its own process.
         ended_us, lasted_us = self._end or self._reached()
         self.row = msgspec.structs.replace(
@@ -159,130 +147,144 @@ class Execution:
             message=end.message,
             output=self._tail.text(),
             output_lost=self._tail.lost_bytes,
+            output_times=times_text(self._tail.times()),
         )
-        self._means.ledger.close(self.row)
+        # Before anybody is told of the end: they ask the registry what became of the run.
+        self._context.registry.close(self.row)
         self._guarded(lambda: self._on_ended(self, end))
-        self._means.ledger.tell_end(self.row, lasted_us)
+        self._context.registry.emit_end(self.row, lasted_us, is_meant=self.cut is CutReason.BY_HAND)
         self._settle()
+        # Last: who waits for the end finds all of it done.
         self.ended.set_result(end)
 
-    async def _lived(self) -> Ended:
-        await self._means.pauses.within(_RECORDING_S, self._means.ledger.recorded())
+    async def _run_to_end(self) -> RunResult:
+        # The row before the process: if we die in between, the next daemon knows what to look for.
+        await self._context.recorded()
         if self.cut is not None:
-            self._means.ledger.tell_start(self.row)
-            return Ended(Result.INTERRUPTED, message="called off before its process was made")
+            self._context.registry.emit_start(self.row)
+            return RunResult(Result.INTERRUPTED, message="called off before its process was made")
         try:
             process = await self._spawned()
         except SpawnError as error:
-            self._means.ledger.tell_start(self.row)
+            self._context.registry.emit_start(self.row)
             result = Result.INTERRUPTED if isinstance(error, CalledOffError) else Result.SPAWN_ERROR
-            return Ended(result, message=error.reason)
+            return RunResult(result, message=error.reason)
         self._process = process
         try:
-            if self.leash is not None:
-                self.leash.hold(self._marker, process.identity)
+            if self.watchdog is not None:
+                self.watchdog.watch(self._token, process.identity)
             self._note(process)
             return await self._watched(process)
         finally:
             process.close()
 
     async def _spawned(self) -> Process:
-        service, means = self.service, self._means
-        env = {**service.env, RUN_ID: means.tokens.run_name(self.row.id)}
-        command = Command(tuple(service.command), env, service.cwd)
-        if self.leash is not None:
-            if not self.leash.expect(self._marker):
+        service, context = self.service, self._context
+        env = {**service.env, RUN_ID: context.tokens.run_name(self.row.id)}
+        command = ProcessCommand(service.command, env, service.cwd, options_of(service))
+        if self.watchdog is not None:
+            # Before the process is made: one that is forked unwatched could outlive the lease.
+            if not self.watchdog.watch(self._token):
                 raise CalledOffError
-            command = replace(command, may_start=partial(self.leash.allows, self._marker))
+            command = replace(command, may_start=partial(self.watchdog.allows, self._token))
         try:
-            return await means.processes.start(command, marker=self._marker, output=self._tail)
+            return await context.processes.start(command, token=self._token, output=self._tail)
         except SpawnError:
             raise
         except Exception as error:
             raise SpawnError(described(error)) from error
 
     def _note(self, process: Process) -> None:
-        identity, means = process.identity, self._means
+        identity, context = process.identity, self._context
         self.row = msgspec.structs.replace(
             self.row, pid=identity.pid, pid_started=identity.started, boot=identity.boot
         )
-        means.ledger.open(self.row, self._tail)
+        context.registry.open(self.row, self._tail)
         self._guarded(lambda: self._on_spawned(self))
-        means.ledger.tell_start(self.row)
+        context.registry.emit_start(self.row)
         self._settle()
 
-    async def _watched(self, process: Process) -> Ended:
+    async def _watched(self, process: Process) -> RunResult:
         exited = asyncio.ensure_future(process.exited())
-        exited.add_done_callback(self._note_exit)
+        exited.add_done_callback(self._on_exit)
         try:
             is_cut_off = await self._is_cut_off(exited)
             if is_cut_off:
                 if self._is_killed:  # before there was a process
                     process.signal(signal.SIGKILL)
-                await self._stopped(process, with_strays=True)
+                await self._stopped(process, with_orphans=True)
             code = await exited
             # A job may start what is to outlive it, and says so by setsid; a service that comes back may not.
-            with_strays = self.service.type == "simple" and process.has_strays()
-            if with_strays or process.is_group_alive():
-                await self._stopped(process, with_strays=with_strays)
+            with_orphans = self.service.type == "simple" and process.has_orphans()
+            if with_orphans or process.is_group_alive():
+                await self._stopped(process, with_orphans=with_orphans)
         finally:
             exited.cancel()
         cut = self.cut if is_cut_off else None
-        if cut is Cut.LEASE or self._is_unleashed(code):
-            return Ended(Result.INTERRUPTED, message="cut off: this machine's lease on the timers ran out")
-        return ended_of(code, was_timed_out=cut is Cut.TIMEOUT, was_interrupted=cut is Cut.SHUTDOWN)
+        if cut is CutReason.LEASE or self._is_expired(code):
+            return RunResult(
+                Result.INTERRUPTED, message="cut off: this machine's lease on the timers ran out"
+            )
+        if cut is CutReason.REPLACED:
+            return RunResult(
+                Result.INTERRUPTED, message='ended to make room for the next run (overlap = "replace")'
+            )
+        return run_result_of(
+            code, was_timed_out=cut is CutReason.TIMEOUT, was_interrupted=cut is CutReason.SHUTDOWN
+        )
 
-    def _is_unleashed(self, code: int) -> bool:
-        """Whether it was killed on the leash before we came to do it: we were stopped, or late."""
-        if self.leash is None or self.leash.allows(self._marker):
+    def _is_expired(self, code: int) -> bool:
+        """Whether the watchdog has killed it before we did: we were stopped, or late."""
+        if self.watchdog is None or self.watchdog.allows(self._token):
             return False
         return code == -signal.SIGKILL
 
-    async def _stopped(self, process: Process, *, with_strays: bool) -> None:
-        clock, grace_s = self._means.pauses.clock, self._means.settings.kill_grace_sec
-        await stopped(process, clock, grace_s=grace_s, with_strays=with_strays)
+    async def _stopped(self, process: Process, *, with_orphans: bool) -> None:
+        clock, grace_s = self._context.pauses.clock, self._context.settings.kill_grace_sec
+        await stop_process(process, clock, grace_s=grace_s, with_orphans=with_orphans)
 
     async def _is_cut_off(self, exited: asyncio.Future[int]) -> bool:
-        """Wait for the end of its process; whether that has not come when time is up or somebody asks."""
+        """Wait for exit, timeout or a stop request. True if the process must be stopped."""
         waited_for: set[asyncio.Future[Any]] = {exited, self._is_asked}
         limit_s = self.service.timeout_sec if self.service.type == "oneshot" else None
         if limit_s is not None:
-            waited_for.add(limit := asyncio.ensure_future(self._means.pauses.wait(limit_s)))
+            waited_for.add(limit := asyncio.ensure_future(self._context.pauses.wait(limit_s)))
         try:
             await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if limit_s is not None:
                 limit.cancel()
+        # Its own end wins over a wish or a limit that came in the same turn of the loop.
         if exited.done():
             return False
         if self.cut is None:
             limit.result()  # a clock that cannot sleep must not look like a long time
-            self.cut = Cut.TIMEOUT
+            self.cut = CutReason.TIMEOUT
         return True
 
-    def _note_exit(self, exited: asyncio.Future[int]) -> None:
+    def _on_exit(self, exited: asyncio.Future[int]) -> None:
         if not exited.cancelled():
             self._end = self._reached()
 
     def _reached(self) -> tuple[Instant, int]:
         """The present instant, and how long it has lasted."""
-        now_us = self._means.pauses.now_us()  # which tells of a step first, and so may shift what follows
+        now_us = self._context.pauses.now_us()  # which tells of a step first, and so may shift what follows
         return now_us, max(now_us - self._begun_us, 0)
 
-    def _lost(self, error: Exception) -> Ended:
+    def _lost_track(self, error: Exception) -> RunResult:
         """A fault of ours: nobody watches the process any more, so it must not live on."""
         self._guarded(self.kill)
-        return Ended(Result.INTERRUPTED, message=f"duly lost track of it: {described(error)}")
+        return RunResult(Result.INTERRUPTED, message=f"duly lost track of it: {described(error)}")
 
     def _settle(self) -> None:
         if not self.settled.done():
             self.settled.set_result(None)
 
-    def _guarded(self, told: Callable[[], None]) -> None:
+    def _guarded(self, call: Callable[[], None]) -> None:
         try:
-            told()
+            call()
         except Exception as error:
-            tell_operator(f"duly: run {self.row.id} of {self.row.service}: {described(error)}")
+            warn_operator(f"duly: run {self.row.id} of {self.row.service}: {described(error)}")
 
 
 _RECORDING_S = 1.0

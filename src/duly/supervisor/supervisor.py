@@ -1,7 +1,7 @@
 """The supervisor: starts services in order, keeps them up, stops them in order, and answers for each run.
 
-Starting, reloading and taking over what a dead daemon left are done one at a time, in the order in which they
-were asked for, and are carried out even if whoever asked gives up waiting. A stop waits for none of them: it
+Start, reload and the adoption of what a dead daemon left are done one at a time, in the order in which they
+were asked for. They are carried out even if the caller gives up waiting. A stop waits for none of them: it
 interrupts them, and from the moment it is asked for nothing starts any more. One service's trouble is never
 another's, and no exception of one ends the supervisor. It knows nothing of timers.
 """
@@ -10,33 +10,31 @@ import asyncio
 import os
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Literal, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from duly.clock import Watchable
-from duly.config.plan import Defined, Plan, changes
+from duly.config.plan import ConfigPlan, Defined, changes
 from duly.config.schema import Service, Settings
+from duly.core.causes import Reason
 from duly.events import Announcer
 from duly.instant import Instant, milliseconds
-from duly.store.history import History
-from duly.supervisor.adoption import Ghost, adopted
-from duly.supervisor.ended import Ended, Reason, Result
-from duly.supervisor.errors import Refused, ServiceError, SupervisorStoppingError
-from duly.supervisor.execution import Cut, Execution, Means, Tether
-from duly.supervisor.keeper import Keeper
-from duly.supervisor.ledger import Hook, Ledger
-from duly.supervisor.output import Tail
-from duly.supervisor.pauses import Pauses
-from duly.supervisor.process import Processes
-from duly.supervisor.procfs import identity_of
-from duly.supervisor.reloading import Turn, turn_of
-from duly.supervisor.shutdown import Shutdown, take_down
-from duly.supervisor.startup import Startup
-from duly.supervisor.tokens import RunTokens
-from duly.supervisor.views import ServiceView, Sources, view_of
+from duly.processes.pauses import Pauses
+from duly.processes.process import Processes
+from duly.processes.procfs import identity_of
+from duly.processes.tokens import RunTokens
+from duly.processes.watchdog import Watchdog
+from duly.store.history import History, HistoryReader, Result
+from duly.store.past import known_services
+from duly.supervisor.adoption import BlockingRun, adopt_runs
+from duly.supervisor.controller import ServiceController
+from duly.supervisor.execution import CutReason, Execution, RunContext
+from duly.supervisor.results import Refused, RunResult, ServiceError, SupervisorStoppingError, TargetState
+from duly.supervisor.run_registry import RunRegistry
+from duly.supervisor.services import ReloadAction, RunsKnown, ServiceView, Sources, reload_action, view_of
+from duly.supervisor.stages import Startup, shut_down, take_down
 
 T = TypeVar("T")
-
-TargetState = Literal["idle", "active", "disabled", "missing"]
 
 
 class Supervisor:
@@ -49,51 +47,55 @@ class Supervisor:
         clock: Watchable,
         announcer: Announcer,
         *,
-        scheduler_id: str,
+        scheduler_id: str = "",
         settings: Settings,
     ) -> None:
         self._history = history
         self._announcer = announcer
         self._pauses = Pauses(clock, self._on_step)
-        self._ledger = Ledger(history, announcer)
-        tokens = RunTokens(history.key, scheduler_id, identity_of(os.getpid()).started)
-        self._means = Means(processes, self._ledger, self._pauses, tokens, settings)
-        self._keepers: dict[str, Keeper] = {}
+        self._registry = registry = RunRegistry(history, announcer)
+        self.on_run_started = registry.on_run_started
+        """Called with the row of each run whose process was made, or could not be."""
+        self.on_run_ended = registry.on_run_ended
+        self.outcome = registry.outcome
+        self.output_of = registry.output_of
+        self.last_end_us = registry.last_end_us
+        self.new_run_id = history.new_id
+        self._context = RunContext(processes, registry, self._pauses, self._tokens(scheduler_id), settings)
+        self._controllers: dict[str, ServiceController] = {}
         self._viewed: dict[str, tuple[Sources, ServiceView]] = {}
-        self._departed: list[Keeper] = []
-        """Keepers of removed services whose processes could not be killed."""
+        self._removed: list[ServiceController] = []
+        """Controllers of removed services whose processes could not be killed."""
+        # Held by adoption, start and reload, never by `run` or `stop`: a stop interrupts who has it.
         self._turn = asyncio.Lock()
         self._calls: set[asyncio.Task[Any]] = set()
         self._startup: Startup | None = None
         self._stopping: asyncio.Task[None] | None = None
-        self._haunted: dict[str, Ghost] = {}
-        """Services of which an earlier daemon's process lives on and cannot be killed."""
+        self._blocked: dict[str, BlockingRun] = {}
+        """Services that an earlier daemon's process blocks, because it cannot be killed."""
         self.started_up_us: Instant | None = None
         """When start-up was complete; moved along when the wall clock is set."""
+
+    def identify(self, scheduler_id: str) -> None:
+        """Make the tokens of runs for this scheduler; its history is open by now, and has their key."""
+        self._context.tokens = self._tokens(scheduler_id)
+
+    def _tokens(self, scheduler_id: str) -> RunTokens:
+        return RunTokens(self._history.key, scheduler_id, identity_of(os.getpid()).started)
 
     @property
     def settings(self) -> Settings:
         """What holds for all services; may be replaced at any time, and then holds for what follows."""
-        return self._means.settings
+        return self._context.settings
 
     @settings.setter
     def settings(self, settings: Settings) -> None:
-        self._means.settings = settings
+        self._context.settings = settings
 
     @property
     def is_stopping(self) -> bool:
         """Whether a stop was asked for; it stays so."""
         return self._stopping is not None
-
-    @property
-    def on_run_started(self) -> list[Hook]:
-        """Called with the row of each run whose process was made, or could not be."""
-        return self._ledger.on_run_started
-
-    @property
-    def on_run_ended(self) -> list[Hook]:
-        """Called with the row of each run that ended."""
-        return self._ledger.on_run_ended
 
     # --- the life of the supervisor ---
 
@@ -110,7 +112,7 @@ class Supervisor:
         with suppress(SupervisorStoppingError):
             await self._in_turn(lambda: self._bring_up_all(services, boot_ids))
 
-    async def reload(self, services: Sequence[Service], boot_ids: Collection[str]) -> Plan:
+    async def reload(self, services: Sequence[Service], boot_ids: Collection[str]) -> ConfigPlan:
         """Have other definitions hold. Raises SupervisorStoppingError if a stop comes before it is done."""
         return await self._in_turn(lambda: self._reload(services, boot_ids))
 
@@ -123,27 +125,26 @@ class Supervisor:
 
     def kill(self) -> None:
         """End what still runs at once, without a grace."""
-        for keeper in (*self._keepers.values(), *self._departed):
-            if self.is_stopping and keeper.execution is not None:
-                keeper.execution.ask(Cut.SHUTDOWN)  # also those whose turn to go has not come
-            keeper.kill()
+        for controller in (*self._controllers.values(), *self._removed):
+            if self.is_stopping and controller.execution is not None:
+                controller.execution.ask(CutReason.SHUTDOWN)  # also those whose turn to go has not come
+            controller.kill()
 
-    def cut_off(self, leash: Tether) -> None:
-        """End at once what is on *leash*: another machine may start the same in a moment."""
-        leash.cut()  # first: also what has left its group, whose run ends with the group
+    def cut_off(self, watchdog: Watchdog) -> None:
+        """Kill at once the runs that *watchdog* watches: another node may start the same in a moment."""
+        watchdog.extend(0)  # first: it also kills what left its group, and a run ends with its group
         for execution in self._executions():
-            if execution.leash is leash:
-                execution.ask(Cut.LEASE)
+            if execution.watchdog is watchdog:
+                execution.ask(CutReason.LEASE)
                 execution.kill()
 
     def signal(self, number: int) -> None:
-        """Hand a signal on to everything that runs."""
         for execution in self._executions():
             execution.signal(number)
 
     def _executions(self) -> list[Execution]:
-        keepers = (*self._keepers.values(), *self._departed)
-        return [keeper.execution for keeper in keepers if keeper.execution is not None]
+        controllers = (*self._controllers.values(), *self._removed)
+        return [controller.execution for controller in controllers if controller.execution is not None]
 
     async def _in_turn(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do one thing after the other; a caller who is cancelled leaves it to be done."""
@@ -159,113 +160,116 @@ class Supervisor:
         return task.result()
 
     async def _with_turn(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        # In a task of its own (`_in_turn`): a caller that is cancelled does not end the work half-way.
         async with self._turn:
             return await call()
 
     def _forget_call(self, call: asyncio.Task[Any]) -> None:
         self._calls.discard(call)
         if not call.cancelled():
-            call.exception()  # for whoever waits; if nobody does any more, there is nobody to tell
+            call.exception()  # marks it as seen: the caller may have gone
 
     async def _adopt(self) -> None:
-        last = await self._history.last_ends()
-        self._ledger.recall(sorted(last.values(), key=lambda row: row.id))
-        adoption = await adopted(
-            await self._history.open_runs(),
+        self._registry.load(await self._history.ask(known_services))
+        adoption = await adopt_runs(
+            await self._history.ask(HistoryReader.open_runs),
             self._pauses.clock,
             self._announcer,
-            self._means.tokens,
-            last_id=await self._history.last_id(),
+            self._context.tokens,
+            last_id=await self._history.ask(HistoryReader.last_id),
             grace_s=self.settings.kill_grace_sec,
         )
         for row in adoption.ended:
-            self._ledger.close(row)
+            self._registry.close(row)
+        # Before any run begins: a number that a living process carries is not given out again.
         self._history.pass_over(adoption.last_id)
-        self._haunted = adoption.haunted
+        self._blocked = adoption.blocked
 
     async def _bring_up_all(self, services: Sequence[Service], boot_ids: Collection[str]) -> None:
         begun_us = self._pauses.now_us()
-        self._keepers = {service.id: self._redefined(service) for service in services}
+        self._controllers = {service.id: self._redefined(service) for service in services}
         await self._bring_up([s for s in services if s.id in boot_ids and s.enabled])
         self.started_up_us = self._pauses.now_us()
         duration = milliseconds(max(self.started_up_us - begun_us, 0))
         self._announcer.announce("SupervisorStarted", services=len(services), duration=duration)
 
     async def _bring_up(self, chosen: Sequence[Service], returning: Collection[str] = ()) -> None:
-        able = [service for service in chosen if not self._is_haunted(service.id)]
-        self._startup = Startup(able, self._keepers, self._pauses, self._announcer, returning=returning)
+        able = [service for service in chosen if not self._is_blocked(service.id)]
+        self._startup = Startup(able, self._controllers, self._pauses, self._announcer, returning=returning)
         for service in chosen:
-            if (ghost := self._haunted.get(service.id)) is not None:
-                self._keepers[service.id].skip(ghost.reason)
+            if (blocking := self._blocked.get(service.id)) is not None:
+                self._controllers[service.id].skip(blocking.reason)
         try:
             await self._startup.perform()
         finally:
             self._startup = None
 
-    async def _reload(self, services: Sequence[Service], boot_ids: Collection[str]) -> Plan:
-        before = [keeper.service for keeper in self._keepers.values()]
+    async def _reload(self, services: Sequence[Service], boot_ids: Collection[str]) -> ConfigPlan:
+        before = [controller.service for controller in self._controllers.values()]
         after = {service.id: service for service in services}
-        turns = {name: self._turn_of(name, after.get(name), boot_ids) for name in {**self._keepers, **after}}
-        leaving = [keeper for name, keeper in self._keepers.items() if turns[name].is_stopped]
-        returning = {keeper.service.id for keeper in leaving if keeper.is_up}
-        for keeper in leaving:
-            keeper.is_leaving = True
-        await take_down(leaving, Cut.BY_HAND)
+        actions = {
+            name: self._reload_action(name, after.get(name), boot_ids)
+            for name in {**self._controllers, **after}
+        }
+        leaving = [controller for name, controller in self._controllers.items() if actions[name].is_stopped]
+        returning = {controller.service.id for controller in leaving if controller.is_up}
+        # All of them before the first wait: nobody may start one that is about to go.
+        for controller in leaving:
+            controller.is_leaving = True
+        await take_down(leaving, CutReason.BY_HAND)
         # From here to the first start nothing is awaited: others see the old list or the new one.
-        gone = [keeper for name, keeper in self._keepers.items() if name not in after]
-        self._departed += [keeper for keeper in gone if keeper.is_active or keeper.has_strays]
-        self._keepers = {service.id: self._redefined(service) for service in services}
-        starting = [service for service in services if turns[service.id].is_started]
+        gone = [controller for name, controller in self._controllers.items() if name not in after]
+        self._removed += [controller for controller in gone if controller.is_active or controller.has_orphans]
+        self._controllers = {service.id: self._redefined(service) for service in services}
+        starting = [service for service in services if actions[service.id].is_started]
         # Somebody may have stopped one by hand while it was going down.
-        await self._bring_up([s for s in starting if not self._keepers[s.id].is_held_down], returning)
+        await self._bring_up([s for s in starting if not self._controllers[s.id].is_held_down], returning)
         return changes(Defined(before), Defined(services))
 
-    def _turn_of(self, name: str, after: Service | None, boot_ids: Collection[str]) -> Turn:
-        keeper = self._keepers.get(name)
-        return turn_of(
-            None if keeper is None else keeper.service,
+    def _reload_action(self, name: str, after: Service | None, boot_ids: Collection[str]) -> ReloadAction:
+        controller = self._controllers.get(name)
+        return reload_action(
+            None if controller is None else controller.service,
             after,
             is_boot=name in boot_ids,
-            is_up=keeper is not None and keeper.is_up,
-            is_held_down=keeper is not None and keeper.is_held_down,
+            is_up=controller is not None and controller.is_up,
+            is_held_down=controller is not None and controller.is_held_down,
         )
 
-    def _redefined(self, service: Service) -> Keeper:
-        """The keeper of a service, with this definition."""
-        keeper = self._keepers.get(service.id)
-        if keeper is not None:
-            keeper.redefine(service)
-            return keeper
+    def _redefined(self, service: Service) -> ServiceController:
+        """The controller of a service, with this definition."""
+        controller = self._controllers.get(service.id)
+        if controller is not None:
+            controller.redefine(service)
+            return controller
         new_id = self._history.new_id
-        return Keeper(
-            service, self._means, self._announcer, new_id=new_id, is_closed=lambda: self.is_stopping
+        return ServiceController(
+            service, self._context, self._announcer, new_id=new_id, is_closed=lambda: self.is_stopping
         )
 
     async def _stop(self) -> None:
         begun_us, calls = self._pauses.now_us(), list(self._calls)
         for call in calls:
             call.cancel()
-        for keeper in self._keepers.values():
-            if not keeper.is_active:
-                keeper.ask_down(Cut.SHUTDOWN)  # what waits to start waits no longer, whatever its stage
+        for controller in self._controllers.values():
+            if not controller.is_active:
+                # What waits to start waits no longer, whatever its stage.
+                controller.ask_down(CutReason.SHUTDOWN)
         self._pauses.begin()
-        shutdown = Shutdown(list(self._keepers.values()), self._departed, self._pauses)
-        left = await shutdown.perform(self.settings.shutdown_timeout_sec)
+        left = await shut_down(
+            list(self._controllers.values()), self._removed, self._pauses, self.settings.shutdown_timeout_sec
+        )
         self._pauses.end()
         duration = milliseconds(max(self._pauses.now_us() - begun_us, 0))
         self._announcer.announce("SupervisorStopped", duration=duration, **({"left": left} if left else {}))
 
     def _on_step(self, by_us: int) -> None:
-        for keeper in (*self._keepers.values(), *self._departed):
-            keeper.shift(by_us)
+        for controller in (*self._controllers.values(), *self._removed):
+            controller.shift(by_us)
         if self.started_up_us is not None:
             self.started_up_us += by_us
 
     # --- one service ---
-
-    def new_run_id(self) -> int:
-        """A number for a run that will be asked for with it."""
-        return self._history.new_id()
 
     async def run(
         self,
@@ -275,23 +279,24 @@ class Supervisor:
         timer: str | None = None,
         scheduled_us: Instant | None = None,
         run_id: int | None = None,
-        leash: Tether | None = None,
-    ) -> Ended:
+        watchdog: Watchdog | None = None,
+    ) -> RunResult:
         """Run a oneshot to its end, which does not depend on whether the caller goes on waiting.
 
-        It is on the *leash*, if there is one. While stopping the answer is `interrupted`, and nothing was
-        run. Raises ServiceError.
+        The *watchdog* watches it, if there is one. While stopping the answer is `interrupted`, and nothing
+        was run. Raises ServiceError.
         """
         if self.is_stopping:
             if run_id is not None:
-                self._ledger.refuse(run_id, timer)
-            return Ended(Result.INTERRUPTED, message="shutdown")
-        keeper = self._startable(service_id)
-        if keeper.service.type != "oneshot":
+                self._registry.refuse(run_id, timer)
+            return RunResult(Result.INTERRUPTED, message="shutdown")
+        controller = self._startable(service_id)
+        if controller.service.type != "oneshot":
             raise ServiceError(Refused.NOT_ONESHOT, service_id)
-        execution = keeper.begin(
-            str(reason), timer=timer, scheduled_us=scheduled_us, run_id=run_id, leash=leash
+        execution = controller.begin(
+            str(reason), timer=timer, scheduled_us=scheduled_us, run_id=run_id, watchdog=watchdog
         )
+        # Not awaited itself: a caller that is cancelled must not cancel the end of the run.
         await asyncio.wait([execution.ended])
         return execution.ended.result()
 
@@ -308,76 +313,100 @@ class Supervisor:
 
     async def stop_service(self, service_id: str) -> None:
         """Stop a service by hand: it stays down until it is started again. Raises ServiceError."""
-        keeper = self._known(service_id)
+        controller = self._known(service_id)
         if self.is_stopping:
             raise ServiceError(Refused.STOPPING, service_id)
-        keeper.is_held_down = True
-        if not await keeper.down(Cut.BY_HAND):
+        # Before it goes down: neither its own end nor a reload that comes meanwhile brings it back.
+        controller.is_held_down = True
+        if not await controller.down(CutReason.BY_HAND):
             raise ServiceError(Refused.UNKILLABLE, service_id)
 
-    def _known(self, service_id: str) -> Keeper:
-        keeper = self._keepers.get(service_id)
-        if keeper is None:
+    def replace_run(self, service_id: str) -> None:
+        """Have the run of a service end, if there is one: the next is due."""
+        controller = self._controllers.get(service_id)
+        if controller is not None and controller.execution is not None:
+            controller.execution.ask(CutReason.REPLACED)
+
+    def _known(self, service_id: str) -> ServiceController:
+        controller = self._controllers.get(service_id)
+        if controller is None:
             raise ServiceError(Refused.UNKNOWN, service_id)
-        return keeper
+        return controller
 
-    def _startable(self, service_id: str) -> Keeper:
-        keeper = self._known(service_id)
-        if keeper.is_leaving:
+    def _startable(self, service_id: str) -> ServiceController:
+        controller = self._known(service_id)
+        if controller.is_leaving:
             raise ServiceError(Refused.RELOADING, service_id)
-        if not keeper.service.enabled:
+        if not controller.service.enabled:
             raise ServiceError(Refused.DISABLED, service_id)
-        if keeper.is_active:
+        if controller.is_active:
             raise ServiceError(Refused.ACTIVE, service_id)
-        if self._is_haunted(service_id):
-            is_elsewhere = self._haunted[service_id].daemon
-            raise ServiceError(Refused.ELSEWHERE if is_elsewhere else Refused.UNKILLABLE, service_id)
-        return keeper
+        if controller.lock_holder is not None:
+            raise ServiceError(Refused.LOCKED, service_id)
+        if self._is_blocked(service_id):
+            is_remote = self._blocked[service_id].daemon
+            raise ServiceError(Refused.ELSEWHERE if is_remote else Refused.UNKILLABLE, service_id)
+        return controller
 
-    def _is_haunted(self, service_id: str) -> bool:
-        ghost = self._haunted.get(service_id)
-        if ghost is None or not ghost.is_gone:
-            return ghost is not None
-        del self._haunted[service_id]
-        self._ledger.close(ghost.ended(self._pauses.now_us()))
+    def _is_blocked(self, service_id: str) -> bool:
+        blocking = self._blocked.get(service_id)
+        if blocking is None or not blocking.is_gone:
+            return blocking is not None
+        del self._blocked[service_id]
+        self._registry.close(blocking.ended(self._pauses.now_us()))
         return False
 
     # --- what is known ---
 
     def target_state(self, service_id: str) -> TargetState:
         """Whether a service could be run now."""
-        keeper = self._keepers.get(service_id)
-        if keeper is None:
+        controller = self._controllers.get(service_id)
+        if controller is None:
             return "missing"
-        if keeper.is_active or keeper.is_leaving or self._is_haunted(service_id):
+        is_busy = controller.is_active or controller.lock_holder is not None
+        if is_busy or controller.is_leaving or self._is_blocked(service_id):
             return "active"
-        return "idle" if keeper.service.enabled else "disabled"
+        return "idle" if controller.service.enabled else "disabled"
 
-    def last_end_us(self, service_id: str) -> Instant | None:
-        """When its last run ended, however that was started, also before this supervisor began."""
-        return self._ledger.last_end_us(service_id)
-
-    def outcome(self, run_id: int, timer: str | None = None) -> Literal["running"] | Result | None:
-        """What became of a run; None if nothing is known of it (only the newest thousands are)."""
-        return self._ledger.outcome(run_id, timer)
-
-    def output_of(self, run_id: int) -> Tail | None:
-        """The output of a run in flight, as it comes."""
-        return self._ledger.output_of(run_id)
+    def view(self, service_id: str) -> ServiceView | None:
+        """One service, without who holds it up."""
+        controller = self._controllers.get(service_id)
+        return None if controller is None else self._viewed_of(controller, (), None)[1]
 
     def views(self) -> list[ServiceView]:
-        """Every service, in the order of declaration."""
         held_up = {} if self._startup is None else self._startup.held_up()
         known, self._viewed = self._viewed, {}
-        for name, keeper in self._keepers.items():
-            self._viewed[name] = self._viewed_of(keeper, held_up.get(name, ()), known.get(name))
+        for name, controller in self._controllers.items():
+            self._viewed[name] = self._viewed_of(controller, held_up.get(name, ()), known.get(name))
         return [view for _, view in self._viewed.values()]
 
     def _viewed_of(
-        self, keeper: Keeper, held_up_by: tuple[str, ...], before: tuple[Sources, ServiceView] | None
+        self,
+        controller: ServiceController,
+        held_up_by: tuple[str, ...],
+        before: tuple[Sources, ServiceView] | None,
     ) -> tuple[Sources, ServiceView]:
         """A view and what it is made of; of thousands hardly any has changed since somebody last looked."""
-        service, state = keeper.service, keeper.state
-        live, last = self._ledger.row_of(state.run_id), self._ledger.last_of(service.id)
-        sources = (service, state, live, last, held_up_by)
+        service, state = controller.service, controller.state
+        known = self._registry
+        runs = RunsKnown(known.row_of(state.run_id), known.last_of(service.id), known.past_of(service.id))
+        sources = (service, state, runs, held_up_by)
         return before if before is not None and before[0] == sources else (sources, view_of(*sources))
+
+
+class WatchedServices:
+    """The services of *supervisor*; every run that starts here is watched by *watchdog*."""
+
+    def __init__(self, supervisor: Supervisor, watchdog: Watchdog) -> None:
+        self._supervisor = supervisor
+        self.run = partial(supervisor.run, watchdog=watchdog)
+        self.cut_off = partial(supervisor.cut_off, watchdog)
+        self.target_state = supervisor.target_state
+        self.replace_run = supervisor.replace_run
+        self.new_run_id = supervisor.new_run_id
+        self.last_end_us = supervisor.last_end_us
+        self.outcome = supervisor.outcome
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._supervisor.is_stopping

@@ -21,7 +21,7 @@ _THREAD_PATIENCE_S = 2.0
 
 
 class VirtualClock:
-    """A clock that stands still until it is told to move."""
+    """A clock that stands still until a test moves it."""
 
     def __init__(self, start: datetime) -> None:
         if start.tzinfo is None:
@@ -45,6 +45,7 @@ class VirtualClock:
             await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
             return
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # The number keeps the order: of two who sleep until one instant, the first to ask wakes first.
         heappush(self._sleepers, (until_us, next(self._order), woken))
         await woken
 
@@ -65,7 +66,7 @@ class VirtualClock:
         await self.advance(timedelta(microseconds=instant_of(moment) - self._now_us))
 
     def step(self, by: timedelta) -> None:
-        """Set the clock forward or back by *by*. No time passes; whoever watches the clock is told."""
+        """Set the clock forward or back by *by*. No time passes; watchers are called."""
         before_us = self._now_us
         self._now_us += duration_us(by)
         for watcher in list(self._watchers):
@@ -89,7 +90,7 @@ class VirtualClock:
             self._is_advancing = False
 
     def _next_sleeper_us(self) -> Instant | None:
-        while self._sleepers and self._sleepers[0][2].done():  # whoever slept there was cancelled
+        while self._sleepers and self._sleepers[0][2].done():  # the sleeper was cancelled
             heappop(self._sleepers)
         return self._sleepers[0][0] if self._sleepers else None
 
@@ -112,10 +113,11 @@ class VirtualClock:
             await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
             if runnable:
                 continue
-            working = threads - self._given_up
+            working = threads.keys() - self._given_up
             if not working:
-                self._given_up &= threads
+                self._given_up &= threads.keys()
                 return
             _, still_working = await asyncio.wait(working, timeout=_THREAD_PATIENCE_S)
-            # A callback that blocks its thread for good must not block the clock with it.
-            self._given_up |= still_working
+            # A callback that blocks its thread for good must not block the clock with it. A store is waited
+            # for: on a busy machine its answer may take longer, and time must not pass without it.
+            self._given_up |= {work for work in still_working if threads.get(work)}

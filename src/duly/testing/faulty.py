@@ -1,4 +1,4 @@
-"""A store that fails when told to, around one that works."""
+"""A store that fails on demand, around one that works."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,6 @@ class FaultyStore:
 
     @property
     def name(self) -> str:
-        """The name of the store inside."""
         return self._store.name
 
     def fail(self, error: BaseException) -> None:
@@ -34,31 +33,25 @@ class FaultyStore:
         self._error, self._is_done_first = error, True
 
     def heal(self) -> None:
-        """Work again."""
         self._error = None
 
     async def open(self, new_id: str) -> Contents:
-        """Take hold of the store inside."""
         return await self._store.open(new_id)
 
     async def replace(self, *, put: Sequence[Task], removed: Sequence[int]) -> None:
-        """Replace, or fail."""
         if self._is_passed_on():
             await self._store.replace(put=put, removed=removed)
         self._raise()
 
     async def save(self, tasks: Sequence[Task]) -> None:
-        """Save, or fail."""
         if self._is_passed_on():
             await self._store.save(tasks)
         self._raise()
 
     async def close(self) -> None:
-        """Close the store inside."""
         await self._store.close()
 
     async def drop(self) -> None:
-        """Drop the store inside."""
         await self._store.drop()
 
     def _is_passed_on(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a timer is owed at a moment: a run, a miss, or nothing (TIMERS.md 3 to 5).
+"""What a timer is owed at a moment: a run, a miss, or nothing (spec/timers.md 3 to 5).
 
 One look answers everything that is due. Of several missed slots only the latest counts, so three days off
 cost one look and give one run. Whatever comes of a look, nothing of it is due at the next one: what is owed
@@ -6,12 +6,13 @@ is fired, or it is missed, once.
 """
 
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from duly.core.causes import Reason
 from duly.instant import EARLIEST_US, NEVER_US, SECOND_US, Instant
-from duly.supervisor.ended import Reason
+from duly.supervisor.results import TargetState
 from duly.timers.calendar import slot_after, slot_at_or_before
 from duly.timers.timer import (
     Due,
@@ -25,8 +26,6 @@ from duly.timers.timer import (
     startup_us,
     with_miss,
 )
-
-TargetState = Literal["idle", "active", "disabled", "missing"]
 
 PUNCTUAL_US = 60 * SECOND_US
 """A slot looked at later than this was missed: the supervisor was down, asleep, or could not write."""
@@ -49,7 +48,7 @@ _BLOCKED: dict[TargetState, Miss] = {
 }
 
 
-class Verdict(NamedTuple):
+class DueVerdict(NamedTuple):
     """What comes of a look."""
 
     timer: TimerState
@@ -58,25 +57,32 @@ class Verdict(NamedTuple):
     """What to fire for, if it is to be fired."""
 
 
-def verdict(timer: TimerState, now_us: Instant, target: TargetState, *, is_stopping: bool) -> Verdict:
-    """What a look at *now_us* makes of *timer*, whose target is in the state *target*."""
+def verdict(timer: TimerState, now_us: Instant, target: TargetState, *, is_stopping: bool) -> DueVerdict:
     if is_stopping:
-        return Verdict(_while_stopping(timer, now_us))
+        return DueVerdict(_while_stopping(timer, now_us))
+    # The supervisor may not know of that run yet: its start is written before it is made.
     if timer.running_run is not None:
         target = "active"
-    lost_us = slot_lost(timer, now_us)
+    # What was queued is late because it waited.
+    lost_us = None if timer.queued_us is not None else slot_lost(timer, now_us)
     if lost_us is not None:
         timer = _noted_lost(timer, lost_us, now_us)
     due = due_at(timer, now_us, is_target_active=target == "active")
     if due is None:
-        return Verdict(_given_up(timer, is_noted=lost_us is not None))
+        if timer.queued_us is not None:  # the clock was set back, or a retry was dropped
+            timer = msgspec.structs.replace(timer, queued_us=None)
+        return DueVerdict(_given_up(timer, is_noted=lost_us is not None))
     block = blocked(timer, target)
     if block is None:
-        return Verdict(timer, due)
-    if due.reason is Reason.TRIGGER:  # refused, and whoever asked is told; what else is due is due still
+        return DueVerdict(timer, due)
+    if due.reason is Reason.TRIGGER:  # refused: the caller gets an error; all else that is due stays due
         timer = msgspec.structs.replace(timer, triggered=False)
         return verdict(timer, now_us, target, is_stopping=False)
-    return Verdict(missed(timer, due.at_us, block, now_us))
+    if block is Miss.OVERLAP and timer.definition.overlap != "skip":
+        # Nothing is answered: if we die meanwhile, the next start finds the slot and may catch up.
+        is_known = timer.queued_us is not None
+        return DueVerdict(timer if is_known else msgspec.structs.replace(timer, queued_us=due.at_us))
+    return DueVerdict(missed(timer, due.at_us, block, now_us))
 
 
 def blocked(timer: TimerState, target: TargetState) -> Miss | None:
@@ -89,6 +95,7 @@ def blocked(timer: TimerState, target: TargetState) -> Miss | None:
 def due_at(timer: TimerState, now_us: Instant, *, is_target_active: bool) -> Due | None:
     """The due to fire for at *now_us*; the first in this order gives the run its name."""
     if timer.triggered:
+        # First: somebody waits for the id of this very run.
         return Due(Reason.TRIGGER, now_us)
     if timer.slot_us <= now_us:
         slot_us = latest_slot(timer, now_us)
@@ -108,9 +115,9 @@ def due_at(timer: TimerState, now_us: Instant, *, is_target_active: bool) -> Due
 
 def latest_slot(timer: TimerState, now_us: Instant) -> Instant:
     """The latest slot up to *now_us* of a timer whose first unanswered one has come."""
-    if slot_after(timer.calendars, timer.slot_us) > now_us:
+    if slot_after(timer.calendars, timer.slot_us, timer.registered_us) > now_us:
         return timer.slot_us
-    latest_us = slot_at_or_before(timer.calendars, now_us)
+    latest_us = slot_at_or_before(timer.calendars, now_us, timer.registered_us)
     return timer.slot_us if latest_us is None else max(latest_us, timer.slot_us)
 
 
@@ -131,12 +138,12 @@ def may_make_up(timer: TimerState, at_us: Instant, now_us: Instant) -> bool:
 
 def _noted_lost(timer: TimerState, slot_us: Instant, now_us: Instant) -> TimerState:
     """The timer with a slot noted as missed; other triggers, and a run that was cut off, stand as before."""
-    # One that came while an earlier session was stopping was told then.
+    # One that came while an earlier session was stopping was announced then.
     is_told = timer.misses == 0 and timer.last_missed_us == slot_us
     if not is_told:
         timer = with_miss(timer, slot_us, Miss.SHUTDOWN if timer.is_enabled else Miss.DISABLED)
     answered_us = max(timer.answered_us, now_us)
-    slot_us = slot_after(timer.calendars, answered_us)
+    slot_us = slot_after(timer.calendars, answered_us, timer.registered_us)
     return msgspec.structs.replace(timer, answered_us=answered_us, slot_us=slot_us)
 
 
@@ -171,9 +178,12 @@ def wakes_us(timer: TimerState, *, is_target_active: bool, is_stopping: bool) ->
     if timer.triggered:
         return EARLIEST_US
     if is_stopping:
+        # Nothing fires any more: only what is to be noted as missed needs a look.
         return min(timer.slot_us, startup_us(timer))
     if timer.interrupted:
         return EARLIEST_US
+    if timer.queued_us is not None:
+        return NEVER_US if is_target_active or timer.running_run is not None else EARLIEST_US
     wakes = min(timer.slot_us, startup_us(timer), retry_us(timer))
     if timer.is_enabled and not is_target_active and timer.running_run is None:
         wakes = min(wakes, interval_us(timer))

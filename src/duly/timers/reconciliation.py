@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from duly.events import Announcer
 from duly.instant import Instant
-from duly.supervisor.ended import Result
+from duly.store.history import Result
 from duly.timers.calendar import slot_after
-from duly.timers.record import Declared, TimerRecordError
+from duly.timers.record import REMEDY, DeclaredTimer, TimerRecordError
 from duly.timers.timer import (
     TimerState,
     anchored,
@@ -30,7 +31,7 @@ RUNNING = "running"
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciliation:
+class TimerReconciliation:
     """The outcome, timer by timer, and what of it must be written."""
 
     timers: list[TimerState] = field(default_factory=list)
@@ -48,49 +49,43 @@ class Reconciliation:
 
     @property
     def fresh(self) -> set[str]:
-        """The names of timers that are new or changed."""
         return {timer.name for timer in self.added} | {after.name for _, after in self.changed}
 
     @property
     def put(self) -> list[TimerState]:
-        """The timers whose row must be written."""
         return [*self.added, *(after for _, after in self.changed), *self.touched, *self.recalled]
 
 
-class Surroundings(NamedTuple):
+class ReconciliationContext(NamedTuple):
     """What a reconciliation must know beyond the two lists."""
 
     now_us: Instant
     started_up_us: Instant | None
     """When start-up was complete; None when it is not."""
     is_start_up: bool
-    """This is the list that the supervisor has started with, or with others who go on: the start-up triggers
-    of what is new in it are not to come late, but to come."""
+    """This is the list that the supervisor has started with: the start-up triggers of what is new in it are
+    not to come late, but to come."""
     next_id: int
     last_end_us: Callable[[TimerState], Instant | None]
     """When the last run of the target of a timer ended."""
-    opened_us: Instant | None = None
-    """With others who go on: start-up triggers up to here do not come. Those after it come, however late,
-    unless their row says that they have come."""
 
 
-def reconciled(
-    declared: Sequence[Declared], known: Mapping[str, TimerState], around: Surroundings
-) -> Reconciliation:
-    """What *declared* makes of the *known* timers."""
-    outcome = Reconciliation()
-    next_id = around.next_id
+def reconciliation_of(
+    declared: Sequence[DeclaredTimer], known: Mapping[str, TimerState], context: ReconciliationContext
+) -> TimerReconciliation:
+    outcome = TimerReconciliation()
+    next_id = context.next_id
     for order, item in enumerate(declared):
         before = known.get(item.definition.id)
         if before is None:
-            timer = _added(item, next_id, order, around)
+            timer = _new_timer(item, next_id, order, context)
             next_id += 1
             outcome.added.append(timer)
         elif before.text == item.text:
             timer = msgspec.structs.replace(before, definition=item.definition, order=order)
             outcome.kept.append(timer)
         else:
-            timer = _changed(before, item, order, around)
+            timer = _changed_timer(before, item, order, context)
             outcome.changed.append((before, timer))
         outcome.timers.append(timer)
     names = {item.definition.id for item in declared}
@@ -98,8 +93,8 @@ def reconciled(
     return outcome
 
 
-def found(
-    timer: TimerState, outcome_of: Callable[[int, str], str | None], around: Surroundings
+def resumed_timer(
+    timer: TimerState, outcome_of: Callable[[int, str], str | None], context: ReconciliationContext
 ) -> TimerState:
     """A stored timer as a new session finds it: its run resolved, its deadlines worked out.
 
@@ -109,13 +104,13 @@ def found(
     if timer.running_run is not None:
         became = outcome_of(timer.running_run, timer.name)
         timer = cut_off(timer) if became in {None, Result.INTERRUPTED.value} else released(timer)
-    if is_ahead_of_clock(timer, around.now_us):
-        timer = moved_back(timer, around.now_us)
-    timer = anchored(timer, around.last_end_us(timer), around.now_us)
-    return with_startup(timer, around, has_fired=False)
+    if is_ahead_of_clock(timer, context.now_us):
+        timer = moved_back(timer, context.now_us)
+    timer = anchored(timer, context.last_end_us(timer), context.now_us)
+    return with_startup(timer, context, has_fired=False)
 
 
-def _added(item: Declared, timer_id: int, order: int, around: Surroundings) -> TimerState:
+def _new_timer(item: DeclaredTimer, timer_id: int, order: int, context: ReconciliationContext) -> TimerState:
     timer = TimerState(
         id=timer_id,
         name=item.definition.id,
@@ -123,35 +118,48 @@ def _added(item: Declared, timer_id: int, order: int, around: Surroundings) -> T
         text=item.text,
         calendars=item.calendars,
         order=order,
-        registered_us=around.now_us,
-        answered_us=around.now_us,
-        slot_us=slot_after(item.calendars, around.now_us),
+        registered_us=context.now_us,
+        answered_us=context.now_us,
+        slot_us=slot_after(item.calendars, context.now_us, context.now_us),
     )
-    timer = anchored(timer, around.last_end_us(timer), around.now_us)
-    return with_startup(timer, around, has_fired=False, is_new=True)
+    timer = anchored(timer, context.last_end_us(timer), context.now_us)
+    return with_startup(timer, context, has_fired=False)
 
 
-def _changed(before: TimerState, item: Declared, order: int, around: Surroundings) -> TimerState:
+def _changed_timer(
+    before: TimerState, item: DeclaredTimer, order: int, context: ReconciliationContext
+) -> TimerState:
     timer = msgspec.structs.replace(
         before, definition=item.definition, text=item.text, calendars=item.calendars, order=order
     )
     if before.target != timer.target or timer.anchor_us is None:
-        timer = anchored(timer, around.last_end_us(timer), around.now_us)
+        timer = anchored(timer, context.last_end_us(timer), context.now_us)
     has_fired = before.startup_at_us is not None and before.startup_triggered
-    return with_startup(declared_anew(timer, around.now_us), around, has_fired=has_fired, is_new=True)
+    return with_startup(declared_anew(timer, context.now_us), context, has_fired=has_fired)
 
 
-def with_startup(
-    timer: TimerState, around: Surroundings, *, has_fired: bool, is_new: bool = False
-) -> TimerState:
+def with_startup(timer: TimerState, context: ReconciliationContext, *, has_fired: bool) -> TimerState:
     """The timer with its start-up trigger set; one whose instant has passed does not come any more."""
     after_sec = timer.definition.on_startup_sec
-    if after_sec is None or around.started_up_us is None:
+    if after_sec is None or context.started_up_us is None:
         return msgspec.structs.replace(timer, startup_at_us=None, startup_triggered=False)
-    at_us = around.started_up_us + span_us(after_sec)
-    if around.opened_us is None:
-        has_passed = at_us <= around.now_us and not around.is_start_up
-    else:
-        is_answered = at_us <= timer.answered_us and not (is_new and around.is_start_up)
-        has_passed = is_answered or at_us <= around.opened_us
+    at_us = context.started_up_us + span_us(after_sec)
+    has_passed = at_us <= context.now_us and not context.is_start_up
     return msgspec.structs.replace(timer, startup_at_us=at_us, startup_triggered=has_fired or has_passed)
+
+
+def emit_outcome(announcer: Announcer, outcome: TimerReconciliation) -> None:
+    """Tell which timers were added, changed, mended and removed, and which do not run."""
+    announce = announcer.announce
+    for timer in outcome.added:
+        announce("TimerAdded", timer=timer.name, target=timer.target)
+    for before, after in outcome.changed:
+        announce(
+            "TimerOverridden", timer=after.name, target=after.target, before=before.text, after=after.text
+        )
+    for timer in outcome.recalled:
+        announce("TimerRecalled", timer=timer.name, target=timer.target)
+    for timer in outcome.removed:
+        announce("TimerRemoved", timer=timer.name, target=timer.target)
+    for error in outcome.unreadable:
+        announce("TimerUnreadable", timer=error.name, reason=error.reason, remedy=REMEDY)

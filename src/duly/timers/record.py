@@ -1,45 +1,26 @@
-"""Records: a timer as a store keeps it, and back.
+"""Records: a timer as a store keeps it, and back; and what a store of timers is.
 
 A record is the plain values of `COLUMNS`, in order. Reading trusts nothing: a row may be damaged or edited by
 hand. One that cannot be read is an error with the timer's name; it is left as it is, and never written over.
-What is not in a record (deadlines, retries) is worked out anew (TIMERS.md 6).
+What is not in a record (deadlines, retries) is worked out anew (spec/timers.md 6.2).
 """
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import tzinfo
-from typing import Annotated, Any, NamedTuple
+from operator import attrgetter
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import msgspec
 
 from duly.config.schema import Timer
 from duly.errors import SchedulerError
-from duly.instant import EARLIEST_US, LATEST_US
-from duly.supervisor.ended import Result
-from duly.timers.calendar import Calendars, CalendarShelf, slot_after, zone_of
+from duly.instant import EARLIEST_US, LATEST_US, zone_key
+from duly.store import Contents
+from duly.store.history import Result
+from duly.store.protocol import Repository
+from duly.timers.calendar import Calendars, slot_after, zone_of
 from duly.timers.dues import Miss
 from duly.timers.timer import TimerState
-
-COLUMNS = (
-    "id",
-    "name",
-    "definition",
-    "registered_us",
-    "answered_us",
-    "last_run_us",
-    "last_success_us",
-    "last_failure_us",
-    "last_exit",
-    "last_result",
-    "last_missed_us",
-    "last_miss_reason",
-    "enabled",
-    "interrupted",
-    "running_run",
-    "running_since_us",
-)
-"""What is kept of a timer, in order."""
-
 
 REMEDY = "restore the store from a copy; or take the timer out of the configuration, reload, and put it back"
 
@@ -62,8 +43,8 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Flag = Annotated[int, msgspec.Meta(ge=0, le=1)]
 
 
-class Row(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True):
-    """A sound record: the fields of COLUMNS, each with its type and range."""
+class TimerRow(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True):
+    """A sound record. The fields are the columns, in order, each with its type and range."""
 
     id: _Count
     name: str
@@ -83,7 +64,11 @@ class Row(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown
     running_since_us: _Time | None
 
 
-class Declared(NamedTuple):
+COLUMNS = TimerRow.__struct_fields__
+"""What is kept of a timer, in order."""
+
+
+class DeclaredTimer(NamedTuple):
     """A timer of the configuration, ready to be kept."""
 
     definition: Timer
@@ -91,50 +76,46 @@ class Declared(NamedTuple):
     text: str
 
 
+_NEWER = {
+    **dict.fromkeys(("cron", "daily", "at", "every")),
+    "after_end": False,
+    "random_delay_sec": 0,
+    "exclude": (),
+    "dst": "once",
+}
+"""Keys that the first stores did not know. As long as one has its default it is not in the text: otherwise
+each timer would be another one after an update."""
+
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 def text_of(timer: Timer, default: tzinfo) -> str:
     """All of a definition that says when and how it fires; another description is no change."""
     said = {
-        key: value for key, value in msgspec.to_builtins(timer).items() if key not in {"id", "description"}
+        key: value
+        for key, value in msgspec.to_builtins(timer).items()
+        if key not in {"id", "description"} and not (key in _NEWER and value == _NEWER[key])
     }
-    said["timezone"] = str(zone_of(timer, default))
+    # As before there were these keys: else every timer would be another one after an upgrade.
+    said = {key: value for key, value in said.items() if (key, value) not in _UNSAID}
+    said["timezone"] = zone_key(zone_of(timer, default))
     return _encoder.encode(said).decode()
 
 
-def fingerprint_of(declared: Iterable[Declared]) -> str:
-    """Of a list of timers, in whatever order: another one for another list."""
-    lines = sorted(f"{item.definition.id}\n{item.text}\n" for item in declared)
-    return hashlib.sha256("".join(lines).encode(errors="surrogatepass")).hexdigest()
+_UNSAID = (("overlap", "skip"), ("lock", None))
+_STATE_NAMES = {"definition": "text", "enabled": "enabled_override"}
+"""The columns that `TimerState` has another name for."""
+_kept_values = attrgetter(*(_STATE_NAMES.get(column, column) for column in COLUMNS))
 
 
 def record_of(timer: TimerState) -> tuple[object, ...]:
     """The whole record of a timer."""
-    return (
-        timer.id,
-        timer.name,
-        timer.text,
-        timer.registered_us,
-        timer.answered_us,
-        timer.last_run_us,
-        timer.last_success_us,
-        timer.last_failure_us,
-        timer.last_exit,
-        timer.last_result,
-        timer.last_missed_us,
-        timer.last_miss_reason,
-        None if timer.enabled_override is None else int(timer.enabled_override),
-        int(timer.interrupted),
-        timer.running_run,
-        timer.running_since_us,
-    )
+    return tuple(int(value) if isinstance(value, bool) else value for value in _kept_values(timer))
 
 
-def row_from(record: Sequence[Any]) -> Row:
-    """The row that *record* holds. Raises a TimerRecordError."""
+def row_from(record: Sequence[Any]) -> TimerRow:
     try:
-        row = msgspec.convert(record, Row)
+        row = msgspec.convert(record, TimerRow)
     except msgspec.ValidationError as error:
         raise TimerRecordError(name=name_in(record), reason=_reason(str(error))) from error
     if (row.running_run is None) != (row.running_since_us is None):
@@ -149,13 +130,6 @@ def name_in(record: Sequence[Any]) -> str:
     return name if isinstance(name, str) else f"row {record[0] if record else '?'}"
 
 
-def registered_in(record: Sequence[Any]) -> int:
-    """When the timer of a record that may be damaged was declared as it is; 0 when that cannot be read."""
-    at = COLUMNS.index("registered_us")
-    value = record[at] if len(record) > at else None
-    return value if isinstance(value, int) else 0
-
-
 def _reason(said: str) -> str:
     """What msgspec says, with the column by its name instead of its number."""
     for number, column in reversed(list(enumerate(COLUMNS))):
@@ -163,37 +137,42 @@ def _reason(said: str) -> str:
     return said[:1].lower() + said[1:]
 
 
-def declared_in(row: Row, calendars: CalendarShelf) -> Declared | None:
-    """The timer as it was declared when the row was written; None when that says nothing to this version."""
-    try:
-        said = msgspec.json.decode(row.definition, type=dict[str, Any])
-        timer = msgspec.convert({**said, "id": row.name}, Timer)
-        return Declared(timer, calendars.of(timer), row.definition)
-    except (ValueError, LookupError, OSError, RecursionError):  # the zone may be unknown here, too
-        return None
-
-
-def state_from(row: Row, declared: Declared, order: int) -> TimerState:
+def state_from(row: TimerRow, declared: DeclaredTimer, order: int) -> TimerState:
     """The timer of *row*, which is now declared as *declared*; its text is still the old one."""
+    kept = {_STATE_NAMES.get(column, column): getattr(row, column) for column in COLUMNS}
+    kept["enabled_override"] = None if row.enabled is None else bool(row.enabled)
+    kept["interrupted"] = bool(row.interrupted)
     return TimerState(
-        id=row.id,
-        name=row.name,
         definition=declared.definition,
-        text=row.definition,
         calendars=declared.calendars,
         order=order,
-        registered_us=row.registered_us,
-        answered_us=row.answered_us,
-        slot_us=slot_after(declared.calendars, row.answered_us),
-        last_run_us=row.last_run_us,
-        last_success_us=row.last_success_us,
-        last_failure_us=row.last_failure_us,
-        last_exit=row.last_exit,
-        last_result=row.last_result,
-        last_missed_us=row.last_missed_us,
-        last_miss_reason=row.last_miss_reason,
-        enabled_override=None if row.enabled is None else bool(row.enabled),
-        interrupted=bool(row.interrupted),
-        running_run=row.running_run,
-        running_since_us=row.running_since_us,
+        slot_us=slot_after(declared.calendars, row.answered_us, row.registered_us),
+        **kept,
     )
+
+
+class TimerRepository(Repository[TimerState], Protocol):
+    async def open(self, new_id: str, /) -> Contents: ...
+
+
+class MemoryTimerRepository:
+    """A repository that forgets when the process ends: for simulations and tests.
+
+    It keeps records, not timers, so what comes back is read as from a file. Give the same one to the timers
+    of a second session to see what a restart would see.
+    """
+
+    def __init__(self) -> None:
+        self.records: dict[int, Sequence[Any]] = {}
+        """By timer id. Tests may look, and may damage."""
+
+    async def open(self, new_id: str) -> Contents:
+        return Contents(new_id, [self.records[key] for key in sorted(self.records)])
+
+    async def replace(self, *, put: Sequence[TimerState], removed: Sequence[int]) -> None:
+        for timer_id in removed:
+            self.records.pop(timer_id, None)
+        await self.save(put)
+
+    async def save(self, timers: Sequence[TimerState]) -> None:
+        self.records |= {timer.id: record_of(timer) for timer in timers}

@@ -13,9 +13,11 @@ import math
 import msgspec
 
 from duly.config.schema import Timer
+from duly.core.causes import Reason
 from duly.core.task import STEP_TOLERATED_US
 from duly.instant import LATEST_US, NEVER_US, SECOND_US, Instant
-from duly.supervisor.ended import Ended, Reason, Result
+from duly.store.history import Result
+from duly.supervisor.results import RunResult
 from duly.timers.calendar import Calendars, slot_after
 
 
@@ -65,13 +67,19 @@ class TimerState(msgspec.Struct, frozen=True, kw_only=True):
     retry_at_us: Instant | None = None
     triggered: bool = False
     """Somebody asks for a run now."""
+    queued_us: Instant | None = None
+    """What came due at that instant, while the target ran, stays due until it has ended (`overlap`)."""
     misses: int = 0
     """How many were noted in this session."""
 
     @property
     def target(self) -> str:
-        """The service it starts."""
         return self.definition.target
+
+    @property
+    def lock(self) -> str:
+        """What only one run may hold at a time: a lock that others share, or else the target."""
+        return self.target if self.definition.lock is None else f"lock:{self.definition.lock}"
 
     @property
     def is_enabled(self) -> bool:
@@ -111,11 +119,16 @@ def startup_us(timer: TimerState) -> Instant:
 
 
 def interval_us(timer: TimerState) -> Instant:
-    """When the interval has passed since the last run of the target; NEVER_US when there was none."""
-    interval_sec = timer.definition.on_unit_active_sec
-    if interval_sec is None or timer.anchor_us is None:
+    """When the interval has passed since the last run of the target; NEVER_US when there was none.
+
+    With `after_end` it counts from the registration then.
+    """
+    interval_sec, anchor_us = timer.definition.on_unit_active_sec, timer.anchor_us
+    if anchor_us is None and timer.definition.after_end:
+        anchor_us = timer.registered_us
+    if interval_sec is None or anchor_us is None:
         return NEVER_US
-    return timer.anchor_us + span_us(interval_sec)
+    return anchor_us + span_us(interval_sec)
 
 
 def retry_us(timer: TimerState) -> Instant:
@@ -128,15 +141,17 @@ def retry_us(timer: TimerState) -> Instant:
 
 def answered(timer: TimerState, now_us: Instant) -> TimerState:
     """The timer with everything answered that is due at *now_us*, by a run or by a miss."""
+    # max: after the clock was set back a little, what was answered stays answered.
     answered_us = max(timer.answered_us, now_us)
     has_retry = timer.retry_at_us is not None and timer.retry_at_us > now_us
     return _replace(
         timer,
         answered_us=answered_us,
-        slot_us=slot_after(timer.calendars, answered_us),
+        slot_us=slot_after(timer.calendars, answered_us, timer.registered_us),
         startup_triggered=timer.startup_triggered or startup_us(timer) <= now_us,
         interrupted=False,
         triggered=False,
+        queued_us=None,
         retry_at_us=timer.retry_at_us if has_retry else None,
     )
 
@@ -181,7 +196,7 @@ def passed_by(timer: TimerState, at_us: Instant, reason: str, now_us: Instant) -
     """
     return _replace(
         with_miss(timer, at_us, reason),
-        slot_us=slot_after(timer.calendars, max(timer.answered_us, now_us)),
+        slot_us=slot_after(timer.calendars, max(timer.answered_us, now_us), timer.registered_us),
         startup_triggered=timer.startup_triggered or startup_us(timer) <= now_us,
     )
 
@@ -193,7 +208,7 @@ def called(timer: TimerState, now_us: Instant) -> TimerState:
 
 def ended(
     timer: TimerState,
-    how: Ended,
+    how: RunResult,
     at_us: Instant,
     *,
     is_stopping: bool,
@@ -201,7 +216,7 @@ def ended(
     is_of_target: bool = True,
     ahead_us: int = 0,
 ) -> TimerState:
-    """The timer after its run. Only a job that said itself that it failed is retried (TIMERS.md 5).
+    """The timer after its run. Only a job that said itself that it failed is retried (spec/timers.md 5.2).
 
     With *is_of_target* false the run was one of a target that the timer had before. What is counted from
     the end will yet be moved by *ahead_us*, for steps of the clock that came before it.
@@ -223,11 +238,11 @@ def ended(
         retry_attempt=0 if is_success else timer.retry_attempt,
     )
     if how.result is Result.EXIT and may_retry and timer.is_enabled:
-        return _retried(timer, counted_us)
+        return _with_retry(timer, counted_us)
     return timer
 
 
-def _retried(timer: TimerState, at_us: Instant) -> TimerState:
+def _with_retry(timer: TimerState, at_us: Instant) -> TimerState:
     intervals = timer.definition.retry_intervals_sec
     if timer.retry_attempt >= len(intervals):
         return timer
@@ -271,11 +286,6 @@ def cut_off(timer: TimerState) -> TimerState:
     return _replace(released(timer), last_result=Result.INTERRUPTED.value, interrupted=True)
 
 
-def let_pass(timer: TimerState, now_us: Instant) -> TimerState:
-    """The timer to which nothing comes any more that was to come by *now_us*, except for its slots."""
-    return _replace(timer, answered_us=max(timer.answered_us, min(now_us, timer.slot_us - 1)))
-
-
 def target_ended(timer: TimerState, at_us: Instant) -> TimerState:
     """The timer after a run of its target that it may not have started: the interval counts from there."""
     return _replace(timer, anchor_us=at_us, is_anchored_here=True)
@@ -283,6 +293,7 @@ def target_ended(timer: TimerState, at_us: Instant) -> TimerState:
 
 def switched(timer: TimerState, *, is_on: bool) -> TimerState:
     """The timer switched on or off at run time. One that is switched off has no retry pending."""
+    # As the file has it is no override: then a later change of the file holds.
     override = None if is_on == timer.definition.enabled else is_on
     if is_on:
         return _replace(timer, enabled_override=override)
@@ -305,7 +316,7 @@ def declared_anew(timer: TimerState, now_us: Instant) -> TimerState:
         timer,
         registered_us=now_us,
         answered_us=now_us,
-        slot_us=slot_after(timer.calendars, now_us),
+        slot_us=slot_after(timer.calendars, now_us, now_us),
         retry_at_us=None,
         retry_attempt=0,
         triggered=False,
@@ -323,13 +334,14 @@ def stepped(timer: TimerState, before_us: Instant, after_us: Instant) -> TimerSt
     afresh.
     """
     by_us = after_us - before_us
-    timer = _shifted(timer, by_us)
+    timer = _moved_by(timer, by_us)
     if not timer.is_anchored_here and timer.anchor_us is not None:
-        timer = _with_anchor(timer, _sane_anchor(timer.anchor_us, after_us))
+        anchor_us = _sane_anchor(timer.anchor_us, after_us)
+        timer = timer if anchor_us == timer.anchor_us else _replace(timer, anchor_us=anchor_us)
     return moved_back(timer, after_us) if by_us < -STEP_TOLERATED_US else timer
 
 
-def _shifted(timer: TimerState, by_us: int) -> TimerState:
+def _moved_by(timer: TimerState, by_us: int) -> TimerState:
     startup_at_us, retry_at_us, anchor_us = timer.startup_at_us, timer.retry_at_us, timer.anchor_us
     if startup_at_us is not None:
         startup_at_us += by_us
@@ -340,10 +352,6 @@ def _shifted(timer: TimerState, by_us: int) -> TimerState:
     if (startup_at_us, retry_at_us, anchor_us) == (timer.startup_at_us, timer.retry_at_us, timer.anchor_us):
         return timer
     return _replace(timer, startup_at_us=startup_at_us, retry_at_us=retry_at_us, anchor_us=anchor_us)
-
-
-def _with_anchor(timer: TimerState, anchor_us: Instant) -> TimerState:
-    return timer if anchor_us == timer.anchor_us else _replace(timer, anchor_us=anchor_us)
 
 
 def _sane_anchor(anchor_us: Instant, now_us: Instant) -> Instant:
@@ -359,7 +367,7 @@ def anchored(timer: TimerState, anchor_us: Instant | None, now_us: Instant) -> T
 
 
 def last_known_end_us(timer: TimerState, heard_us: Instant | None) -> Instant | None:
-    """When the last run of the target ended, as the history has heard of, or as the timer itself knows.
+    """When the last run of the target ended, by the history or by what the timer itself knows.
 
     Of a run that was cut off where nobody could see it no more is known than when it began.
     """
@@ -373,11 +381,12 @@ def moved_back(timer: TimerState, to_us: Instant) -> TimerState:
     answered_us = min(timer.answered_us, to_us - 1)
     if answered_us == timer.answered_us:
         return timer
+    registered_us = min(timer.registered_us, to_us - 1)
     return _replace(
         timer,
-        registered_us=min(timer.registered_us, to_us - 1),
+        registered_us=registered_us,
         answered_us=answered_us,
-        slot_us=slot_after(timer.calendars, answered_us),
+        slot_us=slot_after(timer.calendars, answered_us, registered_us),
     )
 
 

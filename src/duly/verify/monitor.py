@@ -16,7 +16,7 @@ from duly.events import Announcer, Listener, described
 from duly.verify.dues import face_at
 from duly.verify.judge import Judge
 from duly.verify.properties import Outcome, Violation
-from duly.verify.trace import Event, Fault, Header, Position, micros
+from duly.verify.trace import Header, Position, TraceEvent, micros
 
 
 class Monitor:
@@ -31,10 +31,9 @@ class Monitor:
 
     def begin(self, header: Header) -> None:
         """Begin with a trace that has this header. What earlier processes left there is not known here."""
-        self._judge = Judge(msgspec.structs.replace(header, running=[]), on_violation=self._tell)
+        self._judge = Judge(msgspec.structs.replace(header, running=[]), on_violation=self._emit)
 
-    def __call__(self, event: Event) -> None:
-        """Take one event."""
+    def __call__(self, event: TraceEvent) -> None:
         assert self._judge is not None, "a Recorder begins its monitor"
         if self._has_failed:
             return
@@ -45,12 +44,11 @@ class Monitor:
         except Exception as error:
             self._has_failed = True
             reason = f"the monitor failed: {described(error)}"
-            self._judge.objections.fault(Fault(number, reason))
+            self._judge.objections.fault(number, reason)
             self._announcer.announce("MonitorFault", error=reason)
 
     @property
     def outcome(self) -> Outcome:
-        """What is known so far."""
         assert self._judge is not None, "a Recorder begins its monitor"
         return self._judge.finish()
 
@@ -58,7 +56,7 @@ class Monitor:
         assert self._judge is not None
         return face_at(self._now_us, self._judge.zone)
 
-    def _tell(self, violation: Violation) -> None:
+    def _emit(self, violation: Violation) -> None:
         assert self._judge is not None
         self._announcer.announce(
             "PropertyViolated",

@@ -1,17 +1,19 @@
-"""The theorems of MODEL.md, checked for themselves: a second line behind the properties they follow from.
+"""The theorems (spec/model.md 7), checked for themselves: a second line behind what they follow from.
 
-Each is looked at with as little state as its own sentence needs, apart from the worlds of the monitor, so
-that a fault there does not hide behind a fault here.
+Each has as little state as its own sentence needs, apart from the worlds of the judge. So a fault there does
+not hide a fault here.
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from duly.verify.calls import Init
 from duly.verify.dues import NEVER_US
-from duly.verify.task import Task
-from duly.verify.trace import Position, RunEnd
-from duly.verify.worlds import LONG_AGO_US, TOLERATED_US, Config, Worlds
+from duly.verify.properties import seconds
+from duly.verify.tasks import TraceTask
+from duly.verify.trace import ControlStart, Position, RunEnd
+from duly.verify.worlds import LONG_AGO_US, TOLERATED_US, TaskConfig, World, Worlds
 
 if TYPE_CHECKING:
     from duly.verify.judge import Judge
@@ -21,41 +23,33 @@ _MOST_DEAD = 1_000
 """Runs cut off by crashes that are remembered, should an end of one of them turn up."""
 
 
+@dataclass(slots=True, eq=False)
 class _Start:
-    """What the theorems remember of one start."""
-
-    __slots__ = ("at", "dues", "ended_us", "lost_at", "next_us", "renewals")
-
-    def __init__(self, at: int, next_us: int, past: "_Past") -> None:
-        self.at = at
-        self.next_us = next_us
-        """The first due after it, or again after a step back; long ago if it came before one."""
-        self.dues = past.dues
-        """How many of the task's starts had, by then, a due between them and the start before."""
-        self.renewals = past.renewals
-        """How often its task had been registered afresh by then."""
-        self.ended_us = 0
-        self.lost_at = NEVER_US
-        """The position from which on its end may be forgotten."""
+    at: int
+    next_us: int
+    """The first due after it, or again after a step back; long ago if it came before one."""
+    dues: int
+    """How many of the task's starts had, by then, a due between them and the start before."""
+    renewals: int
+    """How often its task had been registered afresh by then."""
+    ended_us: int = 0
+    lost_at: int = NEVER_US
+    """The position from which on its end may be forgotten."""
 
 
+@dataclass(slots=True, eq=False)
 class _Past:
-    """What the theorems remember of one task."""
-
-    __slots__ = ("dues", "excused", "had_us", "latest", "live", "renewals", "success")
-
-    def __init__(self) -> None:
-        self.latest: _Start | None = None
-        self.live: dict[int, _Start] = {}
-        """The starts of the runs in flight, by position."""
-        self.success: _Start | None = None
-        """The latest start whose run succeeded."""
-        self.excused = False
-        """Whether since the latest start it was registered afresh, failed, or a crash came."""
-        self.dues = 0
-        self.renewals = 0
-        self.had_us = LONG_AGO_US
-        """Up to when no minute counts, because the clock was set back a little from there."""
+    latest: _Start | None = None
+    live: dict[int, _Start] = field(default_factory=dict)
+    """The starts of the runs in flight, by position."""
+    success: _Start | None = None
+    """The latest start whose run succeeded."""
+    excused: bool = False
+    """Whether since the latest start it was registered afresh, failed, or a crash came."""
+    dues: int = 0
+    renewals: int = 0
+    had_us: int = LONG_AGO_US
+    """Up to when no minute counts, because the clock was set back a little from there."""
 
     def renew(self) -> None:
         """The task was registered afresh, or no more."""
@@ -77,13 +71,15 @@ class Theorems:
 
     def __init__(self, judge: "Judge", window_us: int) -> None:
         self._judge = judge
+        self._objections = judge.objections
+        self._words = judge.words
         self._tallies = judge.outcome.tallies
         self._window_us = window_us
         self._pasts: dict[str, _Past] = {}
         self._is_down = False
         """Whether a crash or a stop has come since the latest list."""
         self._stops: set[int] = set()
-        """The calls of stop since then of which it is not known yet whether they are given up."""
+        """The calls of stop since then that may still be given up."""
         self._stop_end_at = 0
         self._stepped_us = LONG_AGO_US
         self._identical_at = 0
@@ -94,15 +90,15 @@ class Theorems:
 
     # --- lists, stops, crashes, time ---
 
-    def list(self, configs: dict[str, Config], before: dict[str, Config] | None) -> None:
+    def list(self, configs: dict[str, TaskConfig], before: dict[str, TaskConfig] | None) -> None:
         """A valid list took effect; *before* is the one that it takes the place of."""
         self._is_down = False
         self._stops.clear()
-        for task_id in self._owed.keys() - configs.keys():
+        for task_id in [task_id for task_id in self._owed if not self._is_kept(task_id, configs)]:
             del self._owed[task_id]
         if configs == before:
             self._identical_at = self._judge.at
-        for task_id in self._pasts.keys() - configs.keys():
+        for task_id in [task_id for task_id in self._pasts if not self._is_kept(task_id, configs)]:
             if self._pasts[task_id].live:
                 self._pasts[task_id].renew()
             else:
@@ -110,6 +106,12 @@ class Theorems:
         for task_id, config in configs.items():
             if self._is_perhaps_fresh(task_id, config):
                 self._pasts.setdefault(task_id, _Past()).renew()
+
+    def _is_kept(self, task_id: str, configs: dict[str, TaskConfig]) -> bool:
+        """Whether a list leaves a task as it is, because it has it or because it is an entry."""
+        task = self._judge.tasks.get(task_id)
+        worlds = task.worlds if task is not None else ()
+        return task_id in configs or any(world.config and world.config.entry for world in worlds)
 
     def count_afresh(self, task_id: str, worlds: Worlds) -> None:
         """A list may have taken the store for one from far ahead; dues then count as in *worlds*, if any."""
@@ -120,9 +122,20 @@ class Theorems:
         if past.latest is not None:
             past.latest.next_us = min(past.latest.next_us, *(world.next_us for world in worlds))
 
-    def _is_perhaps_fresh(self, task_id: str, config: Config) -> bool:
+    def _is_perhaps_fresh(self, task_id: str, config: TaskConfig) -> bool:
         task = self._judge.tasks.get(task_id)
-        return task is None or any(world.config is not config for world in task.worlds)
+        return task is None or not all(config.is_of(world.config) for world in task.worlds)
+
+    def control(self, task: TraceTask, call: Position) -> None:
+        """A control of *task* may have taken effect: a start that was asked for needs no other cause."""
+        assert isinstance(call.event, ControlStart)
+        if call.event.control == "run" and task.id in self._pasts:
+            self._pasts[task.id].excused = True
+            self._pasts[task.id].renewals += 1
+        elif call.event.control in {"pause", "add", "remove"}:
+            self._owed.pop(task.id, None)
+        if call.event.control in {"add", "remove"} and task.id in self._pasts:
+            self._pasts[task.id].renew()
 
     def reopen(self, at_us: int) -> None:
         """Some list was answered: what is owed is owed from now on."""
@@ -130,7 +143,6 @@ class Theorems:
         self._owed = dict.fromkeys(self._owed, at_us)
 
     def step(self, before_us: int, after_us: int) -> None:
-        """The clock was stepped."""
         self._owed = dict.fromkeys(self._owed, after_us)
         if after_us < before_us:
             self._stepped_us = after_us
@@ -146,7 +158,6 @@ class Theorems:
             past.step(before_us, after_us, again_us)
 
     def go_down(self, call: int) -> None:
-        """The stop *call* began."""
         self._stops.add(call)
         self._is_demanding = False
 
@@ -163,25 +174,33 @@ class Theorems:
         if not is_written:
             self._leave_open()
 
-    def crash(self, running: Collection[Task], inits: Collection[Init], configs: dict[str, Config]) -> None:
+    def crash(
+        self, running: Collection[TraceTask], inits: Collection[Init], configs: dict[str, TaskConfig]
+    ) -> None:
         """The process died while *running* ran; the lists of *inits* may have replaced *configs*."""
         self._is_down, self._is_demanding = True, False
         self._stops.clear()
         lists = [init.configs or {} for init in inits]
         for task_id, past in self._pasts.items():
-            past.renewals += any(each.get(task_id) is not configs.get(task_id) for each in lists)
+            past.renewals += any(_is_other(each.get(task_id), configs.get(task_id)) for each in lists)
         for task_id in [owed for owed in self._owed if not self._is_surely_interrupted(owed)]:
             del self._owed[task_id]
         for task in running:
-            for run, (_, begun) in task.runs.items():
-                self._dead[task.id, run] = begun
-            if all(world.config is not None for world in task.worlds):
-                self._owed[task.id] = self._judge.now_us
-        while len(self._dead) > _MOST_DEAD:
-            del self._dead[next(iter(self._dead))]
+            self.cut_off(task)
         for past in self._pasts.values():
             past.live.clear()
         self._leave_open()
+
+    def cut_off(self, task: TraceTask) -> None:
+        for run, (_, begun) in task.runs.items():
+            self._dead[task.id, run] = begun
+        while len(self._dead) > _MOST_DEAD:
+            del self._dead[next(iter(self._dead))]
+        if all(map(_is_free, task.worlds)):
+            self._owed[task.id] = self._judge.now_us
+        if task.id in self._pasts:
+            self._pasts[task.id].live.clear()
+            self._pasts[task.id].excused = True
 
     def _is_surely_interrupted(self, task_id: str) -> bool:
         task = self._judge.tasks.get(task_id)
@@ -209,41 +228,39 @@ class Theorems:
             if since_us + bound_us < item.at_us:
                 del self._owed[task_id]
                 self._tallies["T6"].checked += 1
-                reason = self._judge.words.not_restarted(task_id, since_us, bound_us)
-                self._judge.objections.object_to(
-                    "T6", task_id, since_us, reason, (self._judge.decisive,), line=item.line
+                since, bound = self._words.time(since_us), seconds(bound_us)
+                reason = (
+                    f"{task_id!r} was cut off by a crash, and did not start again within {bound} of {since}"
                 )
+                decisive = self._judge.calls.decisive
+                self._objections.object_to("T6", task_id, since_us, reason, decisive, line=item.line)
 
-    def open(self) -> int:
+    def open_count(self) -> int:
         """How many restarts are still owed, and not late."""
         return len(self._owed) if self._is_demanding else 0
 
     # --- runs ---
 
-    def start(self, task: Task, item: Position) -> None:
-        """A run is about to start."""
-        words, judge = self._judge.words, self._judge
+    def start(self, task: TraceTask, item: Position) -> None:
         for name in ("T1", "T2"):
             self._tallies[name].checked += 1
         if self._is_down or self._stops:
-            judge.objections.object_to(
-                "T1", task.id, item.at_us, words.down(item), (judge.decisive, item), line=item.line
-            )
+            reason = f"{self._words.start(item)} after a crash or a stop, before any initialize had succeeded"
+            self._objections.object_at(item, "T1", task.id, reason, self._judge.calls.decisive)
         if task.runs:
-            evidence = (task.started, item)
-            judge.objections.object_to(
-                "T2", task.id, item.at_us, words.overlap(item, task.runs), evidence, line=item.line
-            )
+            reason = self._words.overlap(item, task.runs)
+            self._objections.object_at(item, "T2", task.id, reason, task.started)
         if self._owed and self._owed.pop(task.id, None) is not None:
             self._tallies["T6"].checked += 1
         past = self._pasts.setdefault(task.id, _Past())
         if past.latest is not None:
             self._look_between(task, past, item)
         next_us = _next_due_us(task, max(item.at_us, past.had_us))
-        past.latest = past.live[judge.at] = _Start(judge.at, next_us, past)
+        at = self._judge.at
+        past.latest = past.live[at] = _Start(at, next_us, past.dues, past.renewals)
         past.excused = False
 
-    def _look_between(self, task: Task, past: _Past, item: Position) -> None:
+    def _look_between(self, task: TraceTask, past: _Past, item: Position) -> None:
         self._tallies["T3"].checked += 1
         assert past.latest is not None
         is_identical_between = self._identical_at > past.latest.at
@@ -253,39 +270,44 @@ class Theorems:
         past.dues += is_due
         if past.excused or is_due:
             return
-        evidence = (task.started, task.ended, item)
-        reason = self._judge.words.nothing_between(item, task.started)
-        self._judge.objections.object_to("T3", task.id, item.at_us, reason, evidence, line=item.line)
+        objections, words = self._objections, self._words
+        before = task.started
+        since = f" since its start at {words.time(before.at_us)}" if before is not None else ""
+        nothing = "there was no due, no failure, no crash and no new registration"
+        reason = f"{words.start(item)}, and{since} {nothing}"
+        objections.object_at(item, "T3", task.id, reason, task.started, task.ended)
         if is_identical_between:
-            reason = self._judge.words.identical_list(item)
-            self._judge.objections.object_to("T7", task.id, item.at_us, reason, evidence, line=item.line)
+            reason = f"{words.start(item)} after an initialize that changed nothing, and for no other cause"
+            objections.object_at(item, "T7", task.id, reason, task.started, task.ended)
 
-    def end(self, task: Task, item: Position, begun_at: int, begun: Position) -> None:
-        """A run has ended."""
-        event = item.event
-        assert isinstance(event, RunEnd)
+    def end(self, task: TraceTask, item: Position, event: RunEnd, begun_at: int, begun: Position) -> None:
         self._tallies["T5"].checked += 1
         if begun_at < self._stop_end_at:
-            reason = self._judge.words.ended_after_stop(item, begun)
-            self._judge.objections.object_to("T5", task.id, item.at_us, reason, (begun, item), line=item.line)
+            begin, end = self._words.time(begun.at_us), self._words.time(item.at_us)
+            reason = f"the run of {task.id!r} of {begin} ended at {end}, after a stop had returned"
+            self._objections.object_at(item, "T5", task.id, reason, begun)
         past = self._pasts.get(task.id)
         if past is None:
             return
         start = past.live.pop(begun_at, None)
+        if past.latest is not None and any(
+            world.config is not None and world.config.dues.is_from_end for world in task.worlds
+        ):
+            past.latest.next_us = min(past.latest.next_us, _next_due_us(task, item.at_us))
         if not event.ok:
             past.excused = True
         elif start is not None:
             start.ended_us = item.at_us
             self._look_at_success(task, past, start, item, begun)
 
-    def give_up(self, task: Task, begun_at: int) -> None:
+    def give_up(self, task: TraceTask, begun_at: int) -> None:
         """A run that was recorded as started was never called."""
         past = self._pasts.get(task.id)
         if past is not None:
             past.live.pop(begun_at, None)
 
     def _look_at_success(
-        self, task: Task, past: _Past, start: _Start, item: Position, begun: Position
+        self, task: TraceTask, past: _Past, start: _Start, item: Position, begun: Position
     ) -> None:
         before = past.success
         if before is None or before.lost_at < start.at:
@@ -294,28 +316,32 @@ class Theorems:
         self._tallies["T4"].checked += 1
         past.success = start if start.at > before.at else before
         if before.dues == start.dues and before.renewals == start.renewals:
-            reason = self._judge.words.second_success(item, begun)
-            evidence = (task.started, begun, item)
-            self._judge.objections.object_to("T4", task.id, item.at_us, reason, evidence, line=item.line)
+            begin = self._words.time(begun.at_us)
+            reason = f"{task.id!r} succeeded a second time in one due period, by its run of {begin}"
+            self._objections.object_at(item, "T4", task.id, reason, task.started, begun)
 
-    def is_end_of_the_dead(self, item: Position) -> bool:
+    def is_end_of_the_dead(self, item: Position, event: RunEnd) -> bool:
         """Whether *item* is the end of a run that a crash cut off; it is then objected to."""
-        event = item.event
-        assert isinstance(event, RunEnd)
         begun = self._dead.pop((event.id, event.run), None) if event.run is not None else None
         if begun is None:
             return False
         self._tallies["T8"].checked += 1
-        reason = self._judge.words.ended_after_crash(item, begun)
-        self._judge.objections.object_to("T8", event.id, item.at_us, reason, (begun, item), line=item.line)
+        begin, end = self._words.time(begun.at_us), self._words.time(item.at_us)
+        reason = f"the run of {event.id!r} of {begin} was cut off by a crash, and yet ended at {end}"
+        self._objections.object_at(item, "T8", event.id, reason, begun)
         return True
 
 
-def _next_due_us(task: Task | None, at_us: int) -> int:
+def _is_free(world: World) -> bool:
+    """Whether nothing but its scheduler keeps a task from starting."""
+    config = world.config
+    return config is not None and not (world.paused or config.is_waiting or config.options.limit)
+
+
+def _is_other(config: TaskConfig | None, than: TaskConfig | None) -> bool:
+    return config is not than and (config is None or not config.is_of(than))
+
+
+def _next_due_us(task: TraceTask | None, at_us: int) -> int:
     """The first due of *task* after an instant, under any configuration that it may have."""
-    if task is None:
-        return NEVER_US
-    return min(
-        (world.config.dues.after(at_us) for world in task.worlds if world.config is not None),
-        default=NEVER_US,
-    )
+    return min((world.due_after(at_us)[0] for world in (task.worlds if task else ())), default=NEVER_US)

@@ -1,24 +1,28 @@
-"""The monitor of timers: holds what a daemon tells of them against the contract, while it happens.
+"""The monitor of timers: holds what a daemon emits about them against spec/timers.md 9, while it happens.
 
-It shares no code with what fires them (`timers/`, `core/`, `cron/`): slots come from its own reading of civil
-time, lengths of time from a steady clock, so that neither a stepped clock nor a suspended host looks like a
-fault. It keeps a handful of values for each timer, however long they run. Of what happened before it began to
-watch it knows what the store says (`declared`); the rest it holds against nobody.
+It shares no code with what fires them (`timers/`, `core/`, `cron/`). Slots come from its own reading of civil
+time. Lengths of time come from a steady clock: neither a clock that is set nor a host that is suspended looks
+like a fault. It keeps a handful of values for each timer, however long they run. Of what happened before it
+began to watch it knows what the store says (`ZonedTimer`); the rest it holds against nobody.
+
+Where machines share timers it sees only what its own machine does. It checks that a firing is founded in the
+timer's definition, that no slot is answered twice here, and that runs of a target here do not overlap. It
+checks a retry if the token says that no other node has claimed the timer since the failure. It cannot know
+whether every slot is answered (V1). Lengths of time are then those of the database, on whose clock rows
+count.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from duly.events import Announcer, Event, Listener
-from duly.verify.declared import STEP_BACK_US, Declared, answered_before
-from duly.verify.dues import NEVER_US, face_at, instant_us
+from duly.verify.dues import NEVER_US, Slots, SlotsDeclared, face_at, instant_us
 from duly.verify.properties import Tally, Verdict
-from duly.verify.slots import Slots
-from duly.verify.watched import Come, Target, Watched
 
 TIMER_PROPERTIES: Mapping[str, str] = {
     "V1": "every slot is fired for or missed within a minute while timers are at work",
@@ -30,7 +34,7 @@ TIMER_PROPERTIES: Mapping[str, str] = {
 
 _RECALLED = "TimerRecalled"
 """A timer is at work again, and goes on from what the store says of it."""
-_CHANGES = frozenset({"TimerAdded", "TimerOverridden", _RECALLED})
+CHANGES = frozenset({"TimerAdded", "TimerOverridden", _RECALLED})
 """Events of timers that are new, or count anew from now, or are back."""
 _SECOND_US = 1_000_000
 _ANSWERED_WITHIN_US = 60 * _SECOND_US
@@ -38,11 +42,94 @@ _TELLING_US = 60 * _SECOND_US
 """How long a slow store may take between a decision, which is what the contract times, and its event."""
 _TOLERANCE_US = _SECOND_US
 """Between something and the event that tells of it."""
+_SHARED_TOLERANCE_US = 5 * _SECOND_US
+"""The same where an event is dated by what a machine knows of the database's time."""
+_STEP_BACK_US = 5 * 60 * 1_000_000
+"""A clock set back further than this makes slots count from the new time."""
+
+
+class TimerLike(SlotsDeclared, Protocol):
+    @property
+    def target(self) -> str: ...
+    @property
+    def persistent(self) -> bool: ...
+    @property
+    def on_startup_sec(self) -> float | None: ...
+    @property
+    def on_unit_active_sec(self) -> float | None: ...
+    @property
+    def retry_intervals_sec(self) -> Sequence[float]: ...
+    @property
+    def catch_up_window_sec(self) -> float: ...
+
+
+class ZonedTimer(NamedTuple):
+    """A timer and the zone of its calendar."""
+
+    timer: TimerLike
+    zone: tzinfo
+    # From the timer's row in the store: the monitor has not seen what came before it, and after the clock
+    # was set back that comes a second time. They say what was written, not what is to be done about it.
+    answered_us: int | None = None
+    """Every slot up to here was fired for, missed, or came before the timer was declared; None: unknown."""
+    missed_us: int | None = None
+    """The last that was told as missed; None: nothing, or unknown."""
+    registered_us: int | None = None
+    """What a fixed rate counts from; None: unknown."""
+
+
+@dataclass(slots=True)
+class WatchedTimer:
+    """What is kept of one timer, however long it runs. Times are of the wall clock unless told otherwise."""
+
+    declared: ZonedTimer
+    slots: Slots
+    answered_us: int
+    """Every slot up to here was answered, or is not asked for."""
+    slot_us: int = NEVER_US
+    """The next one."""
+    noticed_us: int | None = None
+    """Since when, on the steady clock, that slot is known to have come."""
+    last_slot_us: int | None = None
+    """The latest slot that was fired for or missed."""
+    old_miss_us: int | None = None
+    """What a session before told last as missed, until there is a miss in this."""
+    token: int | None = None
+    """That of its last firing, where machines share it."""
+    firing_run: int | None = None
+    firing_slot_us: int | None = None
+    has_begun: bool = False
+    """Whether the run of the last firing got a process."""
+    fired_at_us: int | None = None
+    result: str | None = None
+    """How its last run ended; None while it is under way, and before the first."""
+    ended_us: int = 0
+    """When, on the steady clock."""
+    retries: int = 0
+    has_started_up: bool = False
+    is_queued: bool = False
+    """Something waits for the end of a run, and may come late."""
+
+
+class ComeSlot(NamedTuple):
+    """A slot that has come, and is to be answered in time."""
+
+    noticed_us: int
+    slot_us: int
+    name: str
+
+
+@dataclass(slots=True)
+class WatchedTarget:
+    """What is kept of one service that timers start."""
+
+    run: int | None = None
+    begun_us: int = 0
+    ended_us: int | None = None
+    """The end of its last run, on the steady clock."""
 
 
 class Finding(NamedTuple):
-    """What is known of one property."""
-
     property: str
     verdict: Verdict
     violated: int
@@ -54,31 +141,34 @@ class TimerMonitor:
     """Watches the timers of a daemon. Give it to the daemon as a listener.
 
     *declared* answers with the timers at work; it is asked when they change. *listeners* get every
-    `PropertyViolated`. A store may take *slack_us* longer than a file does.
+    `PropertyViolated`; who gives *announce* gets it instead of them and of the log. *is_shared* says that
+    other machines have the same timers.
     """
-
-    properties = TIMER_PROPERTIES
 
     def __init__(
         self,
-        declared: Callable[[], Iterable[Declared]],
+        declared: Callable[[], Iterable[ZonedTimer]],
         listeners: Iterable[Listener] = (),
         *,
         steady_us: Callable[[], int] | None = None,
-        slack_us: int = 0,
+        is_shared: bool = False,
+        announce: Callable[..., object] | None = None,
     ) -> None:
         self._declared = declared
-        self._announcer = Announcer(listeners, lambda: self._now)
+        self._announce = announce or Announcer(listeners, lambda: self._now).announce
+        self._is_shared = is_shared
+        self._tolerance_us = _SHARED_TOLERANCE_US if is_shared else _TOLERANCE_US
+        self.properties = {
+            name: words for name, words in TIMER_PROPERTIES.items() if not is_shared or name != "V1"
+        }
         self._steady_us = steady_us or (lambda: time.monotonic_ns() // 1_000)
-        self._answered_within_us = _ANSWERED_WITHIN_US + slack_us
-        self._telling_us = _TELLING_US + slack_us
         self._now = datetime.min.replace(tzinfo=UTC)
-        self._timers: dict[str, Watched] = {}
-        self._targets: dict[str, Target] = {}
+        self._timers: dict[str, WatchedTimer] = {}
+        self._targets: dict[str, WatchedTarget] = {}
         """Every service that some timer starts, or started."""
         self._ahead: list[tuple[int, str]] = []
         """The next slots, the earliest first; one that is not its timer's any more is passed over."""
-        self._come: deque[Come] = deque()
+        self._come: deque[ComeSlot] = deque()
         """Slots that have come, in the order in which they were noticed; some are answered by now."""
         self._changes: dict[str, tuple[int, bool]] = {}
         """Since when a timer is new, changed or back, and if back; its definition is yet to be asked for."""
@@ -86,27 +176,10 @@ class TimerMonitor:
         self._is_store_faulty = False
         self._started_up_us: int | None = None
         self._tallies = {name: Tally() for name in TIMER_PROPERTIES}
-        self._heard: Mapping[str, Callable[[int, Mapping[str, Any]], None]] = {
-            "SupervisorStarted": self._started_up,
-            "SupervisorStopping": self._went_down,
-            "TimersEnabled": self._went_up,
-            "TimersDisabled": self._went_down,
-            "TimerRemoved": self._removed,
-            "TimerFired": self._fired,
-            "TimerMissed": self._missed,
-            "TimerRunEnded": self._timer_ended,
-            "ServiceRunStarted": self._run_began,
-            "ServiceRunEnded": self._run_ended,
-            "OperatorAction": self._acted,
-            "ClockStepped": self._stepped,
-            "StoreFault": self._store_failed,
-            "StoreRecovered": self._store_recovered,
-        }
 
     # --- what is known ---
 
     def findings(self) -> list[Finding]:
-        """What is known of each property so far."""
         return [
             Finding(
                 name, self.verdict(name), self._tallies[name].violated, self._tallies[name].checked, words
@@ -115,7 +188,6 @@ class TimerMonitor:
         ]
 
     def verdict(self, name: str) -> Verdict:
-        """What can be said of one property."""
         tally = self._tallies[name]
         if tally.violated:
             return Verdict.VIOLATED
@@ -124,27 +196,21 @@ class TimerMonitor:
     # --- what is heard ---
 
     def listener(self, event: Event) -> None:
-        """Take one event."""
-        if event.name in _CHANGES:
+        if event.name in CHANGES:
             # A reload tells of thousands, one by one: they are asked for once, when it has told of all.
             if self._is_up:
                 self._changes[event.fields["timer"]] = instant_us(event.time), event.name == _RECALLED
             return
         self._take_up_changed()
-        heard = self._heard.get(event.name)
+        handler = self.handlers.get(event.name)
         # A slot that comes with this event is not yet late, but may be answered by it.
-        if heard is not None:
+        if handler is not None:
             self._now = event.time
-            heard(instant_us(event.time), event.fields)
-        self._look(event.time)
-
-    __call__ = listener
+            handler(self, instant_us(event.time), event.fields)
+        self.look(event.time)
 
     def look(self, now: datetime) -> None:
         """Notice slots that nothing has answered; ask from time to time, for silence is no event."""
-        self._look(now)
-
-    def _look(self, now: datetime) -> None:
         self._now = now
         self._take_up_changed()
         if self._is_up and not self._is_store_faulty:
@@ -156,7 +222,7 @@ class TimerMonitor:
             return None
         if self._changes:
             return 0
-        while self._come and self._unanswered(self._come[0]) is None:
+        while self._come and self._timer_to_answer(self._come[0]) is None:
             self._come.popleft()
         while self._ahead and not self._is_awaited(*self._ahead[0]):
             heappop(self._ahead)
@@ -165,25 +231,25 @@ class TimerMonitor:
             waits_us.append(self._come[0].noticed_us + 1 - self._steady_us())
         if self._ahead:
             waits_us.append(self._ahead[0][0] - instant_us(now))
-        return max(min(waits_us) + self._answered_within_us, 0) if waits_us else None
+        return max(min(waits_us) + _ANSWERED_WITHIN_US, 0) if waits_us else None
 
-    def _started_up(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
+    def _on_started_up(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
         self._started_up_us = self._steady_us()
         for timer in self._timers.values():
             timer.has_started_up = False
 
-    def _went_up(self, now_us: int, _fields: Mapping[str, Any]) -> None:
+    def _on_up(self, now_us: int, _fields: Mapping[str, Any]) -> None:
         self._is_up = True
         before, self._timers = self._timers, {}
         self._ahead.clear()
         self._come.clear()
         for target in self._targets.values():
-            target.ended_us = None  # intervals now count from a wall time, wherever the clock was set since
+            target.ended_us = None  # intervals now count from a wall time, also if the clock was set
         for declared in self._declared():
             name = declared.timer.id
             self._take_up(declared, now_us, before.get(name), is_known=True)
 
-    def _went_down(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
+    def _on_down(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
         self._is_up = False
         for timer in self._timers.values():
             timer.result, timer.firing_run, timer.noticed_us = None, None, None
@@ -196,64 +262,76 @@ class TimerMonitor:
                 since_us, is_known = changes[name]
                 self._take_up(declared, since_us, self._timers.get(name), is_known=is_known)
 
-    def _take_up(self, declared: Declared, since_us: int, before: Watched | None, *, is_known: bool) -> None:
+    def _take_up(
+        self, declared: ZonedTimer, since_us: int, before: WatchedTimer | None, *, is_known: bool
+    ) -> None:
         """Watch a timer; *is_known*: what its row in the store says of the time before holds."""
-        answered_us = answered_before(declared, since_us) if is_known else since_us
-        timer = Watched(declared, Slots(declared.timer.on_calendar, declared.zone), answered_us)
-        timer.told_us = declared.missed_us if is_known else None
+        answered_us = _answered_before(declared, since_us) if is_known else since_us
+        timer = WatchedTimer(
+            declared, Slots(declared.timer, declared.zone, declared.registered_us), answered_us
+        )
+        timer.old_miss_us = declared.missed_us if is_known else None
         if before is not None:
             timer.has_started_up = before.has_started_up
             timer.firing_run, timer.fired_at_us = before.firing_run, before.fired_at_us
             timer.has_begun = before.has_begun
         self._timers[declared.timer.id] = timer
-        self._targets.setdefault(declared.timer.target, Target())
+        self._targets.setdefault(declared.timer.target, WatchedTarget())
         self._expect(timer)
 
-    def _removed(self, _now_us: int, fields: Mapping[str, Any]) -> None:
+    def _on_removed(self, _now_us: int, fields: Mapping[str, Any]) -> None:
         self._timers.pop(fields["timer"], None)
 
-    def _acted(self, _now_us: int, fields: Mapping[str, Any]) -> None:
+    def _on_action(self, _now_us: int, fields: Mapping[str, Any]) -> None:
         """A timer that is switched off forgets its retries; switched on again, it has all of them."""
         timer = self._timers.get(fields["id"] or "")
         if timer is not None and fields["action"] == "disable":
             timer.retries = 0
 
-    def _stepped(self, _now_us: int, fields: Mapping[str, Any]) -> None:
+    def _on_step(self, _now_us: int, fields: Mapping[str, Any]) -> None:
         """After a large step back slots count from the new time, also those that were answered before."""
         before_us, after_us = _instant(fields["before"]), _instant(fields["after"])
-        if before_us - after_us <= STEP_BACK_US:
+        if before_us - after_us <= _STEP_BACK_US:
             return
         for timer in self._timers.values():
             timer.last_slot_us = None
             timer.answered_us = min(timer.answered_us, after_us)
+            timer.slots.unanchor(after_us)
             self._expect(timer)
 
-    def _store_failed(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
+    def _forget(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
+        """What this machine has done may be undone: the rows are as they were before its runs."""
+        for timer in self._timers.values():
+            timer.last_slot_us = timer.firing_run = timer.token = None
+            timer.ended_us = 0
+
+    def _on_store_fault(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
         """While nothing can be written no timer fires, and that is as it should be."""
         self._is_store_faulty = True
         while self._come:
-            timer = self._unanswered(self._come.popleft())
+            timer = self._timer_to_answer(self._come.popleft())
             if timer is not None:
                 self._expect_again(timer)
 
-    def _store_recovered(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
+    def _on_store_recovered(self, _now_us: int, _fields: Mapping[str, Any]) -> None:
         self._is_store_faulty = False
 
     # --- V1: every slot is answered ---
 
-    def _expect(self, timer: Watched) -> None:
+    def _expect(self, timer: WatchedTimer) -> None:
+        if self._is_shared:
+            return  # another machine may answer it
         slot_us = timer.slots.after(timer.answered_us)
         if slot_us != timer.slot_us:
             timer.slot_us, timer.noticed_us = slot_us, None
             if slot_us < NEVER_US:
                 heappush(self._ahead, (slot_us, timer.declared.timer.id))
 
-    def _expect_again(self, timer: Watched) -> None:
+    def _expect_again(self, timer: WatchedTimer) -> None:
         timer.noticed_us = None
         heappush(self._ahead, (timer.slot_us, timer.declared.timer.id))
 
-    def _answer(self, timer: Watched, now_us: int) -> None:
-        """Everything up to now is answered."""
+    def _answer(self, timer: WatchedTimer, now_us: int) -> None:
         self._is_store_faulty = False
         if timer.slot_us <= now_us:
             self._tallies["V1"].checked += 1
@@ -267,14 +345,14 @@ class TimerMonitor:
             if not self._is_awaited(slot_us, name):
                 continue
             awaited = self._timers[name]
-            if _is_told(awaited, now_us):
+            if _is_old_miss(awaited, now_us):
                 self._answer(awaited, now_us)
                 continue
             awaited.noticed_us = steady_us
-            self._come.append(Come(steady_us, slot_us, name))
-        while self._come and steady_us - self._come[0].noticed_us > self._answered_within_us:
+            self._come.append(ComeSlot(steady_us, slot_us, name))
+        while self._come and steady_us - self._come[0].noticed_us > _ANSWERED_WITHIN_US:
             come = self._come.popleft()
-            timer = self._unanswered(come)
+            timer = self._timer_to_answer(come)
             if timer is not None and come.slot_us <= now_us:
                 self._object_to_silence(timer, now_us)
             elif timer is not None:  # the clock was set back since: it has yet to come again
@@ -283,16 +361,15 @@ class TimerMonitor:
     def _is_awaited(self, slot_us: int, name: str) -> bool:
         """Whether this is a timer's next slot, and it has not been seen to come."""
         timer = self._timers.get(name)
-        is_able = timer is not None and timer.declared.stint.is_able
-        return is_able and timer is not None and timer.slot_us == slot_us and timer.noticed_us is None
+        return timer is not None and timer.slot_us == slot_us and timer.noticed_us is None
 
-    def _unanswered(self, come: Come) -> Watched | None:
+    def _timer_to_answer(self, come: ComeSlot) -> WatchedTimer | None:
         """The timer that has yet to answer this slot; None if it has, or is not asked any more."""
         timer = self._timers.get(come.name)
         is_its = timer is not None and (timer.slot_us, timer.noticed_us) == (come.slot_us, come.noticed_us)
         return timer if is_its else None
 
-    def _object_to_silence(self, timer: Watched, now_us: int) -> None:
+    def _object_to_silence(self, timer: WatchedTimer, now_us: int) -> None:
         self._tallies["V1"].checked += 1
         when = face_at(timer.slot_us, timer.declared.zone).isoformat()
         self._object("V1", timer, f"nothing has answered the slot {when}: no run and no miss")
@@ -301,21 +378,25 @@ class TimerMonitor:
 
     # --- V2, V3, V5: what is fired and missed ---
 
-    def _fired(self, now_us: int, fields: Mapping[str, Any]) -> None:
+    def _on_fired(self, now_us: int, fields: Mapping[str, Any]) -> None:
         timer = self._timers.get(fields["timer"])
         if timer is None:
             return
         reason = fields["reason"]
         due_us = None if fields["scheduledTime"] is None else _instant(fields["scheduledTime"])
         self._tallies["V2"].checked += 1
-        fault = self._unfounded(timer, reason, due_us, now_us)
+        is_queued, timer.is_queued = timer.is_queued, False
+        fault = None if is_queued else self._why_unfounded(timer, reason, due_us, now_us)
         if fault is not None:
             self._object("V2", timer, f"it fired for {reason}, but {fault}")
         is_past = due_us is not None and due_us <= now_us
         is_slot = reason in {"schedule", "catch-up"} and is_past and timer.slots.has(due_us or 0)
-        if is_slot and not _is_making_up(timer, reason, due_us):
+        # A start that was called off is told by nobody, and its row is free again.
+        is_called_off = self._is_shared and not timer.has_begun and due_us == timer.firing_slot_us
+        if is_slot and not is_called_off and not _is_making_up(timer, reason, due_us):
             self._answer_slot(timer, due_us)
-        if reason == "retry":
+        before, timer.token = timer.token, fields.get("token")
+        if reason == "retry" and (not self._is_shared or _follows(before, timer.token)):
             self._check_retry(timer)
         timer.retries = timer.retries + 1 if reason == "retry" else 0
         timer.has_started_up = timer.has_started_up or reason == "startup"
@@ -323,49 +404,59 @@ class TimerMonitor:
         timer.has_begun, timer.fired_at_us, timer.result = False, now_us, None
         self._answer(timer, now_us)
 
-    def _unfounded(self, timer: Watched, reason: str, due_us: int | None, now_us: int) -> str | None:
+    def _why_unfounded(self, timer: WatchedTimer, reason: str, due_us: int | None, now_us: int) -> str | None:
         """Why a firing answers nothing; None if it does."""
         declared = timer.declared.timer
         steady_us = self._steady_us()
-        is_ahead = due_us is not None and due_us > now_us + _TOLERANCE_US
+        is_ahead = due_us is not None and due_us > now_us + self._tolerance_us
         # A run that was cut off may lie ahead, if the clock was set back before it could be made up for.
         if is_ahead and reason not in {"trigger", "catch-up"}:
             return "what it is for has not come yet"
         if reason == "schedule":
             if due_us is None or not timer.slots.has(due_us):
                 return "that is no slot of its calendar"
-            is_late = now_us - due_us > _ANSWERED_WITHIN_US + self._telling_us
+            is_late = now_us - due_us > _ANSWERED_WITHIN_US + _TELLING_US
             return "the slot was long past" if is_late else None
         if reason == "catch-up":
             return self._not_to_be_made_up(timer, due_us, now_us)
         if reason == "startup":
             if declared.on_startup_sec is None:
                 return "it has no start-up trigger"
+            if self._is_shared:
+                return None  # it may be the start-up of another machine
             if timer.has_started_up:
                 return "it had done so since start-up"
-            return _too_early(self._started_up_us, declared.on_startup_sec, steady_us, "start-up")
+            return self._too_early(self._started_up_us, declared.on_startup_sec, steady_us, "start-up")
         if reason == "interval":
             if declared.on_unit_active_sec is None:
                 return "it has no interval"
             ended_us = self._targets[declared.target].ended_us
-            return _too_early(ended_us, declared.on_unit_active_sec, steady_us, "the target's last run")
+            if self._is_shared:  # the row hears of other runs of the target a moment later
+                ended_us = timer.ended_us or None
+            return self._too_early(ended_us, declared.on_unit_active_sec, steady_us, "the target's last run")
         return None if reason in {"retry", "trigger"} else "nobody knows such a reason"
 
-    def _not_to_be_made_up(self, timer: Watched, due_us: int | None, now_us: int) -> str | None:
+    def _not_to_be_made_up(self, timer: WatchedTimer, due_us: int | None, now_us: int) -> str | None:
         declared = timer.declared.timer
         if due_us is None:
             return "it does not say what for"
         if not declared.persistent:
             return "it is not persistent"
         window_us = round(declared.catch_up_window_sec * _SECOND_US)
-        if now_us - due_us > window_us + self._telling_us:
+        if now_us - due_us > window_us + _TELLING_US:
             return "what it missed lies outside its window"
-        # The start of a run that was cut off counts as missed; runs of an earlier process are not known here.
-        if timer.slots.has(due_us) or timer.fired_at_us is None or timer.result in {None, "interrupted"}:
+        # The start of a run that was cut off counts as missed; runs of an earlier process, or of another
+        # machine, are not known here.
+        if (
+            self._is_shared
+            or timer.slots.has(due_us)
+            or timer.fired_at_us is None
+            or timer.result in {None, "interrupted"}
+        ):
             return None
         return "that is no slot of its calendar, and no run was cut off"
 
-    def _answer_slot(self, timer: Watched, slot_us: int | None) -> None:
+    def _answer_slot(self, timer: WatchedTimer, slot_us: int | None) -> None:
         assert slot_us is not None
         self._tallies["V3"].checked += 1
         if timer.last_slot_us is not None and slot_us <= timer.last_slot_us:
@@ -373,7 +464,7 @@ class TimerMonitor:
             self._object("V3", timer, f"the slot {when} was answered before")
         timer.last_slot_us = max(slot_us, timer.last_slot_us or slot_us)
 
-    def _check_retry(self, timer: Watched) -> None:
+    def _check_retry(self, timer: WatchedTimer) -> None:
         self._tallies["V5"].checked += 1
         delays = timer.declared.timer.retry_intervals_sec
         if timer.result != "exit":
@@ -381,11 +472,17 @@ class TimerMonitor:
         elif timer.retries >= len(delays):
             self._object("V5", timer, f"it was retried {timer.retries + 1} times, and may be {len(delays)}")
         else:
-            early = _too_early(timer.ended_us, delays[timer.retries], self._steady_us(), "the failure")
+            early = self._too_early(timer.ended_us, delays[timer.retries], self._steady_us(), "the failure")
             if early is not None:
                 self._object("V5", timer, f"it was retried, but {early}")
 
-    def _missed(self, now_us: int, fields: Mapping[str, Any]) -> None:
+    def _too_early(self, since_us: int | None, wait_sec: float, now_us: int, what: str) -> str | None:
+        if since_us is None or now_us - since_us >= wait_sec * _SECOND_US - self._tolerance_us:
+            return None
+        passed_s = (now_us - since_us) / _SECOND_US
+        return f"only {passed_s:.1f} of {wait_sec:g} seconds had passed since {what}"
+
+    def _on_missed(self, now_us: int, fields: Mapping[str, Any]) -> None:
         timer = self._timers.get(fields["timer"])
         if timer is None:
             return
@@ -396,22 +493,28 @@ class TimerMonitor:
             timer.firing_run = timer.firing_slot_us = None
         elif fields["reason"] != "shutdown" and timer.slots.has(slot_us):
             self._answer_slot(timer, slot_us)
-        timer.told_us = None
+        timer.old_miss_us = None
         self._answer(timer, now_us)
 
-    def _timer_ended(self, _now_us: int, fields: Mapping[str, Any]) -> None:
+    def _on_queued(self, now_us: int, fields: Mapping[str, Any]) -> None:
+        timer = self._timers.get(fields["timer"])
+        if timer is not None:
+            timer.is_queued = True
+            self._answer(timer, now_us)
+
+    def _on_timer_ended(self, _now_us: int, fields: Mapping[str, Any]) -> None:
         timer = self._timers.get(fields["timer"])
         if timer is not None and timer.result is None and fields["runId"] == timer.firing_run:
-            self._note_result(timer, fields["result"], self._steady_us())
+            self._on_result(timer, fields["result"], self._steady_us())
 
-    def _note_result(self, timer: Watched, result: str, ended_us: int) -> None:
+    def _on_result(self, timer: WatchedTimer, result: str, ended_us: int) -> None:
         timer.result, timer.ended_us = result, ended_us
         if result == "success":
             timer.retries = 0
 
     # --- V4: runs of a target ---
 
-    def _run_began(self, now_us: int, fields: Mapping[str, Any]) -> None:
+    def _on_run_began(self, now_us: int, fields: Mapping[str, Any]) -> None:
         timer = self._timers.get(fields.get("timer") or "")
         if timer is not None and fields["runId"] == timer.firing_run:
             timer.has_begun = True
@@ -427,7 +530,7 @@ class TimerMonitor:
             self._object("V4", timer, reason)
         target.run, target.begun_us = fields["runId"], self._steady_us()
 
-    def _run_ended(self, _now_us: int, fields: Mapping[str, Any]) -> None:
+    def _on_run_ended(self, _now_us: int, fields: Mapping[str, Any]) -> None:
         steady_us = self._steady_us()
         target = self._targets.get(fields["service"])
         if target is not None and target.run == fields["runId"]:
@@ -436,13 +539,13 @@ class TimerMonitor:
             target.ended_us = min(steady_us, target.begun_us + round(fields["duration"] * 1_000))
         timer = self._timers.get(fields.get("timer") or "")
         if timer is not None and fields["runId"] == timer.firing_run:
-            self._note_result(timer, fields["result"], steady_us)
+            self._on_result(timer, fields["result"], steady_us)
 
     # --- what is told ---
 
-    def _object(self, name: str, timer: Watched | None, reason: str) -> None:
+    def _object(self, name: str, timer: WatchedTimer | None, reason: str) -> None:
         self._tallies[name].violated += 1
-        self._announcer.announce(
+        self._announce(
             "PropertyViolated",
             property=name,
             taskName=None if timer is None else timer.declared.timer.id,
@@ -450,30 +553,62 @@ class TimerMonitor:
             reason=reason,
         )
 
+    handlers: ClassVar[Mapping[str, Callable[["TimerMonitor", int, Mapping[str, Any]], None]]] = {
+        "SupervisorStarted": _on_started_up,
+        "SupervisorStopping": _on_down,
+        "TimersEnabled": _on_up,
+        "TimersDisabled": _on_down,
+        "TimerRemoved": _on_removed,
+        "TimerFired": _on_fired,
+        "TimerMissed": _on_missed,
+        "TimerQueued": _on_queued,
+        "TimerRunEnded": _on_timer_ended,
+        "ServiceRunStarted": _on_run_began,
+        "ServiceRunEnded": _on_run_ended,
+        "OperatorAction": _on_action,
+        "ClockStepped": _on_step,
+        "StoreFault": _on_store_fault,
+        "StoreRecovered": _on_store_recovered,
+        "TrustLost": _forget,
+        "NodeReturned": _forget,
+        "ServerChanged": _forget,
+    }
+    """The events that it listens to, besides changes of timers."""
 
-def _is_told(timer: Watched, now_us: int) -> bool:
-    """Whether the latest of the slots that were jumped over is one that a session before told as missed.
 
-    The clock was set back and forth again: of slots that passed together the latest counts, and a miss that
-    is on record is not told again. A slot that comes in its time is asked for, whatever was told.
+def _is_old_miss(timer: WatchedTimer, now_us: int) -> bool:
+    """Whether the latest of the slots that were jumped over is a miss that an earlier session announced.
+
+    The clock was set back and forth again. Of slots that passed together the latest counts, and a miss that
+    is on record is not announced again. A slot that comes in its time must be answered in any case.
     """
-    told_us = timer.told_us
-    if told_us is None or now_us - told_us <= _ANSWERED_WITHIN_US:
+    old_miss_us = timer.old_miss_us
+    if old_miss_us is None or now_us - old_miss_us <= _ANSWERED_WITHIN_US:
         return False
-    return timer.slots.has(told_us) and timer.slots.after(told_us) > now_us
+    return timer.slots.has(old_miss_us) and timer.slots.after(old_miss_us) > now_us
 
 
-def _is_making_up(timer: Watched, reason: str, due_us: int | None) -> bool:
+def _is_making_up(timer: WatchedTimer, reason: str, due_us: int | None) -> bool:
     """Whether a firing makes up for a run that was cut off, which began exactly at a slot."""
     return reason == "catch-up" and timer.result == "interrupted" and due_us == timer.fired_at_us
 
 
-def _too_early(since_us: int | None, wait_sec: float, now_us: int, what: str) -> str | None:
-    if since_us is None or now_us - since_us >= wait_sec * _SECOND_US - _TOLERANCE_US:
-        return None
-    passed_s = (now_us - since_us) / _SECOND_US
-    return f"only {passed_s:.1f} of {wait_sec:g} seconds had passed since {what}"
+def _follows(before: int | None, token: int | None) -> bool:
+    """Whether nobody has claimed a timer between these tokens."""
+    return before is not None and token == before + 1
 
 
 def _instant(text: str) -> int:
     return instant_us(datetime.fromisoformat(text))
+
+
+def _answered_before(declared: ZonedTimer, now_us: int) -> int:
+    """Up to where nothing is asked of a timer that is put to work now.
+
+    After a small step back this lies in the future, if an earlier session answered slots up to there: such a
+    minute does not come again. If it lies further ahead it counts for nothing, because slots count afresh.
+    """
+    answered_us = declared.answered_us
+    if answered_us is None or answered_us > now_us + _STEP_BACK_US:
+        return now_us
+    return max(now_us, answered_us)

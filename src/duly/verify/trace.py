@@ -5,9 +5,9 @@ The format is documented in docs/trace-format.md. Reading is forgiving where a c
 is never skipped in silence. Times are milliseconds in the file and whole microseconds everywhere else.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -16,7 +16,6 @@ VERSION = 1
 CARRIED_CALL = 0
 """The number of the call that tells, at the beginning of a rotated file, which list is in effect."""
 _DELTAS = ("delta_ms", "delta_per_task_ms", "delta_stop_ms", "persist_window_ms", "failover_ms", "tick_ms")
-_MOST_SHARDS = 1_000_000
 
 
 class TraceError(ValueError):
@@ -50,14 +49,14 @@ class Header(msgspec.Struct, omit_defaults=False, kw_only=True):
     """Whether this file goes on exactly where the one before it ends."""
     gap: tuple[float | None, float | None] | None = None
     """From when to when nothing was recorded, if the recording begins again here; null: not known."""
-    member: str = ""
-    """What the member of a cluster is called that wrote it; empty where there is no cluster."""
-    shards: int = 0
-    """Into how many shards the cluster divides its tasks."""
+    node: str = ""
+    """The name of the cluster node that wrote it; empty where there is no cluster."""
     failover_ms: float = 0
-    """How long a shard may be without a living holder."""
+    """How long a cluster may take to notice that a node is gone, and to release its runs."""
     tick_ms: float = 0
     """After how long a silence a Tick is written; 0 if that is not known."""
+    kind: str = "tasks"
+    """What it is about: the "tasks" of a scheduler, or the "timers" of a daemon."""
     first_due: str = "minute"
     """Which due of a task is its first: that of the "minute" in which it is registered, or one "after" it."""
 
@@ -73,11 +72,51 @@ class _Event(
     m: float | None = None
 
 
+class OptionsDeclared(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a list says of a task besides its schedule and its retry delay."""
+
+    enabled: bool = True
+    """Whether its dues start it."""
+    retry_factor: float = 1
+    """So many times longer each retry waits than the one before, but not longer than *max_delay_ms*."""
+    max_delay_ms: float | None = None
+    attempts: int | None = None
+    """So often a run is tried, the first time included."""
+    catch_up_ms: float | None = None
+    """A due that is older is not made up for."""
+    limit: str | None = None
+    """The named limit that its runs count in."""
+
+
+class KindDeclared(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a list says of the entries of one kind."""
+
+    delay_ms: float
+    options: OptionsDeclared = OptionsDeclared()
+
+
+class EntryDeclared(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """A task that was added at run time, and belongs to no list."""
+
+    schedule: str
+    kind: str
+    enabled: bool = True
+
+
+Regs = list[tuple[str, str, float]]
+"""A list: (id, schedule, retry delay in milliseconds)."""
+
+
 class InitStart(_Event):
-    """`initialize` was called with the list *regs* of (id, cron text, retry delay in milliseconds)."""
+    """`initialize` was called with the list *regs*."""
 
     call: int
-    regs: list[tuple[str, str, float]]
+    regs: Regs
+    options: dict[str, OptionsDeclared] = {}
+    """Of the tasks that have any."""
+    kinds: dict[str, KindDeclared] = {}
+    limits: dict[str, int] = {}
+    """How many runs may be in flight in each named limit."""
 
 
 class InitEnd(_Event):
@@ -86,6 +125,31 @@ class InitEnd(_Event):
     call: int
     ok: bool
     void: bool = False
+    paused: list[str] = []
+    """Tasks that are paused, if the store is unknown."""
+    entries: dict[str, EntryDeclared] = {}
+    """Entries that there are, if the store is unknown."""
+
+
+class ControlStart(_Event):
+    """A control of one task was called: "run", "pause", "resume", "cancel", "add" or "remove"."""
+
+    call: int
+    control: str
+    id: str
+    entry: EntryDeclared | None = None
+    """What is added."""
+
+
+class ControlEnd(_Event):
+    """It returned. Not *ok*: it raised, and may have taken effect or not.
+
+    *hit*: whether a "cancel" has cancelled a run.
+    """
+
+    call: int
+    ok: bool
+    hit: bool = True
 
 
 class StopStart(_Event):
@@ -110,8 +174,10 @@ class RunStart(_Event):
 
     id: str
     run: int | None = None
-    shard: int | None = None
-    term: int | None = None
+    token: int | None = None
+    """On a cluster: the token of the claim."""
+    run_id: str | None = None
+    """On a cluster: the same for every restart of one run."""
 
 
 class RunEnd(_Event):
@@ -120,8 +186,6 @@ class RunEnd(_Event):
     id: str
     ok: bool
     run: int | None = None
-    shard: int | None = None
-    term: int | None = None
 
 
 class Missed(_Event):
@@ -150,50 +214,112 @@ class End(_Event):
     """The recording ends here."""
 
 
-class Taken(_Event):
-    """The member has taken a shard; *origin* says how it became free: "given", "lost", or None."""
+class NodeJoined(_Event):
+    """The node has joined its cluster under the id *node*."""
 
-    shard: int
-    term: int
-    edition: int
-    origin: Literal["given", "lost"] | None = msgspec.field(name="from", default=None)
+    node: int | str
+    namespace: str = ""
+    lease_ms: float = 0
+
+
+class NodeReturned(_Event):
+    """The node goes on under the new id *node*; what its old id had claimed and does not run is released."""
+
+    node: int | str
+
+
+class NodeFenced(_Event):
+    """It has fenced the node with the id *node*, which was silent for its lease."""
+
+    node: int | str
+    name: str = ""
+
+
+class TrustLost(_Event):
+    """The node cannot trust its lease any more. The runs of the tasks *runs* are cut off here."""
+
+    runs: list[str]
+
+
+class ServerChanged(_Event):
+    """Another server of the database answers. *forgot*: it lacks commits that the one before had."""
+
     server: str = ""
-    """Which server of the database said so; another one may have forgotten the latest commits."""
+    forgot: bool = False
 
 
-class Given(_Event):
-    """The member has given a shard away; its runs in flight go on."""
+class ListReconciled(_Event):
+    """The list of this node has become the list of the cluster, with this *generation*."""
 
-    shard: int
-    term: int
-
-
-class Lost(_Event):
-    """The member holds a shard no more, or must assume so: its runs in it are cut off here."""
-
-    shard: int
-    term: int
+    generation: int
 
 
-class Edition(_Event):
-    """The list *regs*, which this member brought, is the newest one of the cluster."""
+class TaskInterruptedAgain(_Event):
+    """A task was interrupted so often that it is not started before *retry*, a time like `t`."""
 
-    edition: int
-    regs: list[tuple[str, str, float]]
-    server: str = ""
+    id: str
+    retry: float
+
+
+class CalendarDeclared(msgspec.Struct, omit_defaults=True):
+    """A calendar of a timer; None stands for every value."""
+
+    minute: list[int] | None = None
+    hour: list[int] | None = None
+    day_of_month: list[int] | str | None = None
+    month: list[int] | None = None
+    day_of_week: list[int] | None = None
+
+
+class TimerDeclared(msgspec.Struct, omit_defaults=True):
+    """A timer as its daemon has it, by the names of the configuration."""
+
+    id: str
+    target: str
+    persistent: bool
+    on_calendar: list[CalendarDeclared]
+    on_startup_sec: float | None
+    on_unit_active_sec: float | None
+    retry_intervals_sec: list[float]
+    catch_up_window_sec: float
+    zone: str = ""
+    answered_us: int | None = None
+    """Up to where its slots were answered when it was put to work, and what it had missed last."""
+    missed_us: int | None = None
+    registered_us: int | None = None
+    every: float | None = None
+    at: str | None = None
+    random_delay_sec: float = 0
+    exclude: list[str] = []
+    dst: str = "once"
+
+
+class Timers(_Event):
+    """These are the timers of the daemon from now on."""
+
+    timers: list[TimerDeclared]
+
+
+class Told(_Event):
+    """The daemon has told an event of its own: its name, and its fields."""
+
+    name: str
+    fields: dict[str, Any]
 
 
 class Unreachable(_Event):
-    """The member cannot reach what the cluster shares."""
+    """The node cannot reach the database."""
 
 
 class Reachable(_Event):
     """It can again."""
 
 
-Event = (
+TraceEvent = (
     InitStart
     | InitEnd
+    | ControlStart
+    | ControlEnd
     | StopStart
     | StopEnd
     | RunStart
@@ -203,14 +329,19 @@ Event = (
     | ClockStep
     | Tick
     | End
-    | Taken
-    | Given
-    | Lost
-    | Edition
+    | NodeJoined
+    | NodeReturned
+    | NodeFenced
+    | TrustLost
+    | ServerChanged
+    | ListReconciled
+    | TaskInterruptedAgain
     | Unreachable
     | Reachable
+    | Timers
+    | Told
 )
-EVENTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
+EVENTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(TraceEvent)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +361,7 @@ class Position(NamedTuple):
 
     line: int
     at_us: int
-    event: Event
+    event: TraceEvent
 
 
 def micros(milliseconds: float) -> int:
@@ -241,9 +372,13 @@ def micros(milliseconds: float) -> int:
 class Trace:
     """A trace being read: `header` at once, then the positions and faults in order, once."""
 
-    def __init__(self, lines: Iterable[bytes], *, first_line: int = 1) -> None:
+    def __init__(self, lines: Iterable[bytes], *, first_line: int = 1, kind: str = "tasks") -> None:
+        self.first_line = first_line
         self._lines = enumerate(lines, start=first_line)
         self.header = self._header()
+        if self.header.kind != kind:
+            reason = f"this is a trace of {self.header.kind}, and one of {kind} is needed here"
+            raise TraceError(first_line, reason)
         self._is_carried = False
         """Whether what comes now is told once more, for readers of a later part alone."""
         self.torn_line: int | None = None
@@ -257,7 +392,7 @@ class Trace:
 
     def __iter__(self) -> Iterator[Position | Fault]:
         """The rest of the trace. A last line without its end, torn by a crash, is left out."""
-        decode = msgspec.json.Decoder(Event).decode
+        decode = msgspec.json.Decoder(TraceEvent).decode
         torn: Fault | None = None
         for number, line in self._lines:
             if torn is not None:
@@ -290,9 +425,9 @@ class Trace:
         try:
             raw = msgspec.json.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return Fault(number, f"not a JSON object: {_shown(line)}")
+            return Fault(number, f"not a JSON object: {_excerpt(line)}")
         if not isinstance(raw, dict) or not isinstance(raw.get("ev"), str):
-            return Fault(number, f'not an event, which has a name under "ev": {_shown(line)}')
+            return Fault(number, f'not an event, which has a name under "ev": {_excerpt(line)}')
         name = raw["ev"]
         if name == "Header":
             return self._next_part(number, line)
@@ -315,46 +450,51 @@ class Trace:
         return Fault(number, reason)
 
 
-def recordings_in(lines: Iterable[bytes]) -> Iterator[Trace]:
-    """The recordings in *lines*: another one begins after each gap. Read each to its end before the next.
+def recordings_in(
+    lines: Iterable[bytes], is_another: Callable[[Header], bool] | None = None, *, kind: str = "tasks"
+) -> Iterator[Trace]:
+    """The recordings in *lines*. Read each to its end before the next.
 
-    A header after a gap says all that is needed to judge what follows by itself.
+    Another one begins after each gap, or with each header for which *is_another* answers True. A header after
+    a gap says all that is needed to judge what follows by itself.
     """
     numbered = enumerate(lines, start=1)
     ahead = next(numbered, None)
+
+    def begins(line: bytes) -> bool:
+        try:
+            header = header_of(1, line.removeprefix(b"\xef\xbb\xbf"))
+        except TraceError:
+            return False  # the reader of that part says why
+        return header.gap is not None if is_another is None else is_another(header)
 
     def recording() -> Iterator[bytes]:
         nonlocal ahead
         is_begun = False
         while ahead is not None:
             line = ahead[1]
-            if is_begun and b'"Header"' in line and _is_after_gap(line):
+            if b'"Header"' in line and begins(line) and is_begun:
                 return
             is_begun |= bool(line.strip())
             ahead = next(numbered, None)
             yield line
 
-    yield Trace(recording())  # which refuses to be read if it is empty
+    yield Trace(recording(), kind=kind)  # which refuses to be read if it is empty
     while ahead is not None:
-        yield Trace(recording(), first_line=ahead[0])
-
-
-def _is_after_gap(line: bytes) -> bool:
-    try:
-        return header_of(1, line.removeprefix(b"\xef\xbb\xbf")).gap is not None
-    except TraceError:
-        return False
+        yield Trace(recording(), first_line=ahead[0], kind=kind)
 
 
 # A little more than a day inside what datetime can hold, so that no zone's offset overflows it.
 _EARLIEST_MS, _LATEST_MS = -62_135_424_000_000, 253_402_128_000_000
 
 
-def _instant(event: Event) -> int | None:
+def _instant(event: TraceEvent) -> int | None:
     """The time of *event*, and None if that, or a time inside, cannot be worked with."""
     if type(event) is ClockStep and not _EARLIEST_MS <= event.origin <= _LATEST_MS:  # NaN neither
         return None
     if type(event) is Missed and not _EARLIEST_MS <= event.due <= _LATEST_MS:
+        return None
+    if type(event) is TaskInterruptedAgain and not _EARLIEST_MS <= event.retry <= _LATEST_MS:
         return None
     return micros(event.t) if _EARLIEST_MS <= event.t <= _LATEST_MS else None
 
@@ -365,7 +505,7 @@ def header_of(number: int, line: bytes) -> Header:
         raw = msgspec.json.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(
-            number, f"not a trace: expected a Header as one JSON object, got {_shown(line)}"
+            number, f"not a trace: expected a Header as one JSON object, got {_excerpt(line)}"
         ) from error
     if not isinstance(raw, dict) or raw.get("ev") != "Header":
         raise TraceError(
@@ -385,13 +525,13 @@ def header_of(number: int, line: bytes) -> Header:
         raise TraceError(number, f'store must be "fresh" or "unknown", not "{header.store}"')
     if header.first_due not in {"minute", "after"}:
         raise TraceError(number, f'first_due must be "minute" or "after", not "{header.first_due[:80]}"')
+    if header.kind not in {"tasks", "timers"}:
+        raise TraceError(number, f'kind must be "tasks" or "timers", not "{header.kind[:80]}"')
     for name in _DELTAS:
         if not 0 <= getattr(header, name) < 1e15:
             raise TraceError(number, f"{name} must be a number of milliseconds, not {getattr(header, name)}")
     if any(at is not None and not _EARLIEST_MS <= at <= _LATEST_MS for at in header.gap or ()):
         raise TraceError(number, f"gap must be two times between the years 1 and 9999, not {header.gap}")
-    if header.member and not 1 <= header.shards <= _MOST_SHARDS:
-        raise TraceError(number, f"the trace of a member says how many shards there are, not {header.shards}")
     zone_of(header.tz, number)
     return header
 
@@ -404,5 +544,5 @@ def zone_of(name: str, number: int = 1) -> ZoneInfo:
         raise TraceError(number, f'there is no time zone "{name[:80]}" here; is tzdata installed?') from error
 
 
-def _shown(line: bytes) -> str:
+def _excerpt(line: bytes) -> str:
     return ascii(line[:60].decode(errors="replace").strip())

@@ -6,31 +6,23 @@ Each question makes new worlds of a task beside those it has (docs/decisions/001
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from datetime import tzinfo
+from itertools import chain
 from typing import NamedTuple
 
 from duly.verify.calls import Init
 from duly.verify.dues import NEVER_US
-from duly.verify.task import Task
+from duly.verify.tasks import TraceTask
 from duly.verify.trace import Position, RunEnd
 from duly.verify.worlds import (
     LONG_AGO_US,
     UNREGISTERED,
-    Config,
+    TaskConfig,
     World,
     Worlds,
+    after_step_back,
     allowed_us,
-    cause_us,
-    counting_afresh,
-    cut_off,
-    failed,
-    is_ahead,
-    listed,
-    moored,
+    each_way,
     one_of_each,
-    removed,
-    set_back,
-    started,
-    unnoticed,
 )
 
 
@@ -56,18 +48,17 @@ class Unknowns:
         self._steps: list[_Step] = []
         """The steps back within the persist window."""
 
-    def note_end(self, task_id: str, at_us: int) -> None:
-        """A run of a task has ended."""
+    def on_end(self, task_id: str, at_us: int) -> None:
         ends = self._ends
         while ends and at_us - ends[0][0] >= self._window_us:
             ends.popleft()
         if self._window_us:
             ends.append((at_us, task_id))
 
-    def note_step(self, tasks: Collection[Task], at: int, before_us: int, after_us: int) -> None:
-        """The clock was set back."""
+    def on_step_back(self, tasks: Collection[TraceTask], at: int, before_us: int, after_us: int) -> None:
         self._steps = self._recent(before_us)
         if self._window_us:
+            # As they were before the step: if it was not noticed, everything since follows from these.
             worlds = {task.id: task.worlds for task in tasks}
             self._steps.append(_Step(at, before_us, after_us, worlds, before_us))
 
@@ -76,17 +67,17 @@ class Unknowns:
         self._steps = [step._replace(came_us=step.came_us + by_us) for step in self._steps]
         self._ends = deque((ended_us + by_us, task_id) for ended_us, task_id in self._ends)
 
-    def note_list(self, task: Task, config: Config, init: Init, at: int) -> None:
+    def on_list(self, task: TraceTask, config: TaskConfig, init: Init, at: int) -> None:
         """A list has changed *task*: it may have done so before the steps back since its call."""
         for step in self._steps:
             if step.at > init.at:
                 step.worlds[task.id] = one_of_each(
-                    listed(world, config, init.start.at_us, at, self._zone)
+                    world.after_list(config, init.start.at_us, at, self._zone, _slack_us(init, step.after_us))
                     for world in step.worlds.get(task.id, (UNREGISTERED,))
                 )
 
     def leave_lists_open(
-        self, tasks: Collection[Task], inits: list[Init], crash_us: int, at: int, *, is_restart: bool
+        self, tasks: Collection[TraceTask], inits: list[Init], crash_us: int, at: int, *, is_restart: bool
     ) -> None:
         """A crash inside `initialize`: nobody knows whether its list took effect, nor when.
 
@@ -101,7 +92,7 @@ class Unknowns:
             )
 
     def _after_lists(
-        self, task: Task, world: World, inits: list[Init], crash_us: int, at: int
+        self, task: TraceTask, world: World, inits: list[Init], crash_us: int, at: int
     ) -> Iterator[World]:
         recent = (step.at for step in self._recent(crash_us) if step.at > task.started_at)
         open_since = next(recent, NEVER_US)
@@ -111,18 +102,22 @@ class Unknowns:
         for init in inits:
             config = (init.configs or {}).get(task.id)
             if config is None:
-                at_call, at_crash = (removed(world),), removed(at_crash)
+                # What becomes of an entry with other kinds, the next list says before anything starts.
+                is_entry = world.config is not None and world.config.entry is not None
+                at_call, at_crash = ((world,), world) if is_entry else ((UNREGISTERED,), UNREGISTERED)
             else:
                 at_call = one_of_each(
                     other
                     for each in at_call
-                    for other in listed_at_call(task, each, config, init, at, self._zone, open_since)
+                    for other in listed_at_call(
+                        task, each, config, init, crash_us, at, self._zone, open_since
+                    )
                 )
-                at_crash = listed(at_crash, config, crash_us, at, self._zone)
+                at_crash = at_crash.after_list(config, crash_us, at, self._zone)
             yield from at_call
             yield at_crash
 
-    def leave_step_open(self, tasks: Mapping[str, Task], crash_us: int) -> None:
+    def leave_step_open(self, tasks: Mapping[str, TraceTask], crash_us: int) -> None:
         """A crash soon after a step back: nobody knows whether what it meant was written."""
         steps, self._steps = self._recent(crash_us), []
         for task in tasks.values() if steps else ():
@@ -134,101 +129,112 @@ class Unknowns:
                 and _configs(step.worlds.get(task.id, ())) == _configs(task.worlds)
             ]
             if mine:
-                task.worlds = one_of_each((*task.worlds, *_unnoticed(task, mine)))
+                task.worlds = one_of_each((*task.worlds, *_worlds_unnoticed(task, mine)))
 
     def _recent(self, at_us: int) -> list[_Step]:
         return [step for step in self._steps if at_us - step.came_us < self._window_us]
 
-    def leave_starts_open(self, tasks: Collection[Task], crash_us: int) -> None:
+    def leave_starts_open(self, tasks: Collection[TraceTask], crash_us: int, grace_us: int) -> None:
         """A crash while a start was owed: it may have been written, and its callback not yet been called."""
         for task in tasks:
-            if not task.runs and allowed_us(task.worlds) <= crash_us:
-                owing = (world for world in task.worlds if cause_us(world) <= crash_us)
-                written = (cut_off(started(world, crash_us, is_alone=True)) for world in owing)
-                task.worlds = one_of_each((*task.worlds, *written))
+            if not task.runs and allowed_us(task.worlds, crash_us, grace_us) <= crash_us:
+                # Only in worlds in which a start was allowed can one have been written.
+                owing = (world for world in task.worlds if world.allowed_us(crash_us, grace_us) <= crash_us)
+                started = chain.from_iterable(world.after_start(crash_us, is_alone=True) for world in owing)
+                task.worlds = one_of_each((*task.worlds, *(world.after_cut() for world in started)))
 
-    def leave_ends_open(self, tasks: Mapping[str, Task], crash_us: int) -> None:
+    def leave_ends_open(self, tasks: Mapping[str, TraceTask], crash_us: int) -> None:
         """A crash soon after an end: nobody knows whether the end was written."""
         for ended_us, task_id in self._ends:
             task = tasks.get(task_id)
             if task is not None and crash_us - ended_us < self._window_us:
-                task.worlds = one_of_each((*task.worlds, *(cut_off(world) for world in task.worlds)))
+                task.worlds = one_of_each((*task.worlds, *(world.after_cut() for world in task.worlds)))
         self._ends.clear()
 
 
-def _unnoticed(task: Task, steps: list[_Step]) -> Worlds:
+def _worlds_unnoticed(task: TraceTask, steps: list[_Step]) -> Worlds:
     """The worlds in which nobody noticed some of *steps*, or all."""
     worlds = steps[0].worlds[task.id]
     for step, next_at in zip(steps, [*(step.at for step in steps[1:]), NEVER_US], strict=True):
-        worlds = one_of_each(
-            other for world in worlds for other in unnoticed(world, step.before_us, step.after_us)
-        )
+        worlds = after_step_back(worlds, step.before_us, step.after_us, is_noticed=False)
         if task.ended is not None and step.at < task.ended_at < next_at:
             worlds = _after_end(task, task.ended, worlds)
     return worlds
 
 
-def _after_end(task: Task, ended: Position, worlds: Worlds) -> Worlds:
+def _after_end(task: TraceTask, ended: Position, worlds: Worlds) -> Worlds:
     assert isinstance(ended.event, RunEnd)
-    if ended.event.ok:
-        return worlds
-    return one_of_each(failed(world, ended.at_us, task.started_at) for world in worlds)
+    event = ended.event
+    return each_way(worlds, lambda world: world.after_end(ended.at_us, task.started_at, is_ok=event.ok))
 
 
 def listed_meanwhile(  # noqa: PLR0917 (what a list is to a task)
-    task: Task, config: Config, init: Init, end_us: int, at: int, zone: tzinfo
+    task: TraceTask, config: TaskConfig, init: Init, end_us: int, at: int, zone: tzinfo
 ) -> Worlds:
     """The worlds after a list that took effect when it was called, or when the call returned."""
-    at_end = (listed(world, config, end_us, at, zone) for world in task.worlds)
+    at_end = (world.after_list(config, end_us, at, zone) for world in task.worlds)
     at_call = (
-        moored(other, end_us)
+        other.with_dues_from(end_us)
         for world in task.worlds
-        for other in listed_at_call(task, world, config, init, at, zone)
+        for other in listed_at_call(task, world, config, init, end_us, at, zone)
     )
     return one_of_each((*at_call, *at_end))
 
 
 def listed_at_call(  # noqa: PLR0917 (what a list is to a task)
-    task: Task, world: World, config: Config, init: Init, at: int, zone: tzinfo, open_since: int = NEVER_US
+    task: TraceTask,
+    world: World,
+    config: TaskConfig,
+    init: Init,
+    end_us: int,
+    at: int,
+    zone: tzinfo,
+    open_since: int = NEVER_US,
 ) -> Worlds:
     """The worlds in which a list took effect at once, and all that came since came under it.
 
+    An interval counts from some instant up to *end_us*.
+
     Perhaps nobody noticed the steps back from the position *open_since* on.
     """
-    after = listed(world, config, init.start.at_us, at, zone)
+    after = world.after_list(config, init.start.at_us, at, zone, _slack_us(init, end_us))
     if after is world:
         return (world,)
     worlds: Worlds = (after,)
     for step_at, before_us, after_us, is_active in init.steps_back:
-        stepped = _noticed if is_active and step_at < open_since else unnoticed
-        worlds = one_of_each(other for each in worlds for other in stepped(each, before_us, after_us))
+        is_noticed = is_active and step_at < open_since
+        worlds = after_step_back(worlds, before_us, after_us, is_noticed=is_noticed)
     if task.started is not None and task.started_at > init.at:
         start_us = task.started.at_us
-        worlds = one_of_each(started(each, start_us, is_alone=False) for each in worlds)
+        worlds = each_way(worlds, lambda each: each.after_start(start_us, is_alone=False))
     return worlds
 
 
-def listed_afresh(task: Task, init: Init, end_us: int) -> Worlds:
+def _slack_us(init: Init, end_us: int) -> int:
+    """By how much later than when it was called a list may have taken effect."""
+    return (
+        max(end_us, *(before_us for _, before_us, _, _ in init.steps_back), init.start.at_us)
+        - init.start.at_us
+    )
+
+
+def listed_afresh(task: TraceTask, init: Init, end_us: int) -> Worlds:
     """The worlds in which a list that opened the store anew took it for one from far ahead of the clock.
 
     It did so when it was called: no later instant adds anything, unless the clock was set back meanwhile.
     """
     config = (init.configs or {}).get(task.id)
     commit_us = end_us if init.steps_back else init.start.at_us
-    if config is None or all(not is_ahead(world, config, commit_us) for world in task.worlds):
+    if config is None or all(not world.is_ahead(config, commit_us) for world in task.worlds):
         return ()
     answered_us = LONG_AGO_US
     if task.started is not None and task.started_at > init.at and not init.steps_back:
         answered_us = task.started.at_us
     return one_of_each(
-        counting_afresh(world, commit_us, answered_us)
+        world.counting_afresh(commit_us, answered_us)
         for world in task.worlds
-        if is_ahead(world, config, commit_us)
+        if world.is_ahead(config, commit_us)
     )
-
-
-def _noticed(world: World, before_us: int, after_us: int) -> Worlds:
-    return (set_back(world, before_us, after_us),)
 
 
 def _configs(worlds: Worlds) -> set[int]:

@@ -18,15 +18,22 @@ import errno
 import fcntl
 import os
 import stat
+import zoneinfo
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import timedelta, tzinfo
+from functools import cache
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+import tzlocal
 from msgspec.structs import replace
 
-from duly.verify.trace import Event, Header, TraceError, header_of, micros
+from duly.instant import milliseconds
+from duly.verify.trace import VERSION, Header, TraceError, TraceEvent, header_of, micros
 
 _CHUNK_BYTES = 1 << 16
 _RETRY_MS = 1000
@@ -49,7 +56,7 @@ class TraceGoneError(OSError):
 class Carried(NamedTuple):
     """What a new file must say to be read alone: the list in effect, and the runs in flight."""
 
-    events: Sequence[Event]
+    events: Sequence[TraceEvent]
     running: list[tuple[str, int]]
 
 
@@ -60,7 +67,7 @@ class Instants(NamedTuple):
     steady_ms: float | None
 
 
-def is_due_again(tried: Instants | None, event: Event, after_ms: int) -> bool:
+def is_due_again(tried: Instants | None, event: TraceEvent, after_ms: int) -> bool:
     """Whether what failed when it was *tried* is to be tried again at *event*."""
     if tried is None or abs(event.t - tried.wall_ms) >= after_ms:
         return True
@@ -122,7 +129,7 @@ class TraceWriter:
             self._break_off(error, self._last_ms)
             raise
 
-    def write(self, event: Event) -> bool:
+    def write(self, event: TraceEvent) -> bool:
         """Write one event. Whether it is written, and nothing is wrong with the file.
 
         Raises OSError when something goes wrong that somebody should know. Keep calling: what failed is
@@ -141,13 +148,11 @@ class TraceWriter:
         return is_well
 
     def close(self) -> None:
-        """Close the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def mark_incomplete(self) -> None:
-        """Mark the file as one whose last events are missing."""
         self._set_mark(is_incomplete=True)
 
     # --- the file at its place ---
@@ -159,7 +164,7 @@ class TraceWriter:
             self._append_to()
         else:
             # A process that died while it rotated may have left no file but older ones.
-            self.is_first = not self.path.exists() and not self._numbered(1).exists()
+            self.is_first = not self.path.exists() and not self._numbered_path(1).exists()
             self._begin([self._header if self.is_first else replace(self._header, store="unknown")])
 
     def _check_place(self) -> None:
@@ -219,7 +224,7 @@ class TraceWriter:
 
     # --- events ---
 
-    def _appending_failure(self, event: Event) -> OSError | None:
+    def _appending_failure(self, event: TraceEvent) -> OSError | None:
         """Append *event*, or find out that it cannot be appended to this file. What somebody should know.
 
         Raises OSError if it cannot be written at all.
@@ -239,10 +244,10 @@ class TraceWriter:
             raise
         return failure
 
-    def _put(self, items: Sequence[Header | Event]) -> None:
+    def _put(self, items: Sequence[Header | TraceEvent]) -> None:
         """Append all of *items*, or nothing."""
         assert self._descriptor is not None
-        lines = _encoded(items)
+        lines = _lines_of(items)
         try:
             _write_all(self._descriptor, lines)
             if self._sync:
@@ -252,9 +257,9 @@ class TraceWriter:
                 os.ftruncate(self._descriptor, self._size)
             raise
         self._size += len(lines)
-        self._note_times(items)
+        self._remember_times(items)
 
-    def _note_times(self, items: Sequence[Header | Event]) -> None:
+    def _remember_times(self, items: Sequence[Header | TraceEvent]) -> None:
         times = [item.t for item in items if not isinstance(item, Header)]
         if times:
             self._last_ms = times[-1]
@@ -277,7 +282,7 @@ class TraceWriter:
         self.close()
         self._place = None
 
-    def _is_resumed(self, event: Event) -> bool:
+    def _is_resumed(self, event: TraceEvent) -> bool:
         """Write *event* after a header that records the gap, if what is carried over can be said now."""
         if self._lost_from_ms is None:
             self._lost_from_ms = event.t
@@ -322,7 +327,7 @@ class TraceWriter:
 
     # --- new files ---
 
-    def _rotation_failure(self, event: Event) -> OSError | None:
+    def _rotation_failure(self, event: TraceEvent) -> OSError | None:
         """Begin a new file if this one is large. If that fails, the old one goes on."""
         is_large = self._size > self._rotate_bytes
         if not is_large or not is_due_again(self._rotation_tried, event, _ROTATION_RETRY_MS):
@@ -339,12 +344,12 @@ class TraceWriter:
         self._rotation_tried = None
         return None
 
-    def _begin(self, items: Sequence[Header | Event]) -> None:
+    def _begin(self, items: Sequence[Header | TraceEvent]) -> None:
         """Begin a new file with *items*; the one that is there is put aside when the new one is on disk."""
         self._refuse_if_in_use()
         new = Path(f"{self.path}.new")
-        descriptor = _created(new)
-        lines = _encoded(items)
+        descriptor = _create(new)
+        lines = _lines_of(items)
         try:
             _lock(descriptor)
             _write_all(descriptor, lines)
@@ -357,7 +362,7 @@ class TraceWriter:
             raise
         _sync_folder(self.path.parent)
         self._take(descriptor, len(lines), None)
-        self._note_times(items)
+        self._remember_times(items)
 
     def _refuse_if_in_use(self) -> None:
         """Raise OSError if another recorder writes the file that would be put aside."""
@@ -374,17 +379,17 @@ class TraceWriter:
         """Move the file, if there is one, to NAME.1; the oldest goes only if no number is free."""
         if not self.path.exists():
             return
-        free = (number for number in range(1, self._keep) if not self._numbered(number).exists())
+        free = (number for number in range(1, self._keep) if not self._numbered_path(number).exists())
         for number in range(next(free, self._keep), 0, -1):
-            older = self._numbered(number - 1)
+            older = self._numbered_path(number - 1)
             if older.exists():
-                older.replace(self._numbered(number))
+                older.replace(self._numbered_path(number))
 
-    def _numbered(self, number: int) -> Path:
+    def _numbered_path(self, number: int) -> Path:
         return Path(f"{self.path}.{number}") if number else self.path
 
 
-def _encoded(items: Sequence[Header | Event]) -> bytes:
+def _lines_of(items: Sequence[Header | TraceEvent]) -> bytes:
     return b"".join(_encoder.encode(item) + b"\n" for item in items)
 
 
@@ -394,7 +399,7 @@ def _write_all(descriptor: int, lines: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _created(path: Path) -> int:
+def _create(path: Path) -> int:
     """A new file at *path*. What another recorder left there when it died is removed, and nothing else."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_EXCL
     try:
@@ -461,3 +466,77 @@ def _first_time_ms(descriptor: int) -> float | None:
 
 class _Dated(msgspec.Struct):
     t: float
+
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def header_for(zone: tzinfo, store: str, persist_window_us: int, *, is_durable: bool) -> Header:
+    """The header of a trace that begins on this host. *is_durable*: not even a loss of power loses a line."""
+    if store not in {"fresh", "unknown"}:
+        raise ValueError(f'store must be "fresh" or "unknown", not {store!r}')
+    return Header(
+        v=VERSION,
+        tz=zone_name(zone),
+        store=store,
+        persist_window_ms=milliseconds(persist_window_us),
+        impl=f"duly {_version('duly')}",
+        tzdata=tzdata_version(),
+        boot="" if is_durable else _boot(),
+    )
+
+
+def zone_of_host() -> tzinfo:
+    return tzlocal.get_localzone()
+
+
+def zone_name(zone: tzinfo) -> str:
+    """The name under which a reader of the trace finds *zone* again."""
+    name: Any = getattr(zone, "key", None) or _fixed_name(zone)
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, TypeError) as error:
+        raise ValueError(
+            f"a trace needs a zone with a name, and {zone!r} has none; give the scheduler and the recorder "
+            "timezone=ZoneInfo('Europe/Berlin') or another from that list"
+        ) from error
+    return str(name)
+
+
+def _fixed_name(zone: tzinfo) -> str | None:
+    """The name of a zone of whole hours that never changes, such as datetime.UTC."""
+    if type(zone).__module__ != "datetime":
+        return None
+    hours, rest = divmod(zone.utcoffset(None) or timedelta(0), timedelta(hours=1))
+    if rest:
+        return None
+    return f"Etc/GMT{-hours:+d}" if hours else "UTC"  # POSIX counts westwards
+
+
+def tzdata_version() -> str:
+    """The version of the time zone data that this process uses, such as "2026a"; "" if it does not say."""
+    for folder in map(Path, zoneinfo.TZPATH):
+        if (folder / "Europe/Berlin").exists():
+            return _version_in(folder)
+    # Only where the system has no data of its own; it comes without types.
+    return str(import_module("tzdata").IANA_VERSION)
+
+
+def _version_in(folder: Path) -> str:
+    for name in ("tzdata.zi", "+VERSION"):
+        if (folder / name).exists():
+            first, *_ = (folder / name).read_text(errors="replace").split("\n", 1)
+            return first.removeprefix("# version ").strip()
+    return ""
+
+
+@cache  # to look it up takes a millisecond
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _boot() -> str:
+    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""

@@ -1,1 +1,22 @@
-"""The dashboard: pages, a JSON API, live events, probes and metrics of a daemon or of a store."""
+"""The dashboard: pages, a JSON API, live events, probes and metrics. One site, of a daemon or of a store.
+
+        browser ── server ── guard ─┬─ pages ── rendering ── templates
+                  (limits)  (who,   ├─ api ──── openapi
+                             csrf)  └─ probes, metrics (app)
+                                          │
+                             site: backend, live events, observed, tasks
+                                          │
+                     DaemonDashboard, in `duly run`  or  TaskStore, in `duly dashboard`
+
+- `site.Site` is all that pages and API know of where things come from. A daemon brings services, timers and
+  runs; a store brings the tasks of an embedded scheduler, and is read-only. Both are shown as entries
+  (`models`): a name, a schedule, the latest run, the next one.
+- Nothing is changed but by an operation of the daemon's table (`api.perform`): a button of a page and a POST
+  of the API are the same.
+- Every request passes the guard, which refuses before anything is read or done. `security` decides, without
+  state; `authentication` keeps sessions and counts wrong tokens.
+- A page costs the scheduler little: it is made once for all who look, in a thread, between the minutes at
+  which timers fire (`rendering`). `live` tells browsers that something happened; they then ask again.
+- When the history cannot be read, pages say so and show the rest. When the default address is taken, the
+  daemon runs without a dashboard. When a reader does not read, its connection is closed.
+"""

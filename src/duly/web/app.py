@@ -1,29 +1,33 @@
 """The application: pages, API, live events, probes and metrics of one site, behind the guard.
 
-`pages.routes(site)` brings the pages; `pages.error(request, status, message)`, if there is one, what an error
-looks like to people.
+Anybody may probe, under any host name, and gets one word. Only those who may look get the reason.
 """
 
+import asyncio
 import hashlib
-import importlib
-import secrets
 import time
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Router
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp
 
-from duly.web import api, health, login
-from duly.web.answers import refused
-from duly.web.guard import Counts, Door, Guard
-from duly.web.security import Asked, Refusal
-from duly.web.sessions import Sessions
+from duly.daemon.protocol import NOT_FOUND
+from duly.web import api, pages
+from duly.web.authentication import Authenticator, login_routes
+from duly.web.guard import Guard
+from duly.web.security import (
+    HttpRefusal,
+    IncomingRequest,
+    error_body,
+    json_response,
+    refusal_response,
+    visitor,
+)
 from duly.web.settings import WebSettings
 from duly.web.site import Site
 
@@ -34,46 +38,49 @@ _WORDS = {
 }
 
 
-def create_app(
-    site: Site,
-    settings: WebSettings,
-    *,
-    now_s: Callable[[], float] = time.monotonic,
-    key: bytes | None = None,
-) -> ASGIApp:
-    """The application of *site*. *now_s* is a clock that nobody sets; *key* signs the sessions."""
-    pages = _pages()
-    sessions = Sessions(key or secrets.token_bytes(32), now_s)
-    door = Door(settings, sessions, _cookie_name(site, settings), Counts(now_s))
-    routes: list[BaseRoute] = [*api.routes(site), *health.routes(site), *login.routes(door)]
-    if pages is not None:
-        routes += pages.routes(site)
-    handlers: dict[Any, Any] = {HTTPException: _told(pages)}
-    # Not a whole Starlette: it would answer what fails inside before the guard can.
-    return Guard(ExceptionMiddleware(Router(routes, redirect_slashes=False), handlers), door, now_s)
-
-
-def _pages() -> ModuleType | None:
-    try:
-        return importlib.import_module("duly.web.pages")
-    except ModuleNotFoundError as error:
-        if error.name != "duly.web.pages":
-            raise
-        return None
-
-
-def _cookie_name(site: Site, settings: WebSettings) -> str:
+def create_app(site: Site, settings: WebSettings, *, now_s: Callable[[], float] = time.monotonic) -> ASGIApp:
+    """The application of *site*. *now_s* is a clock that nobody sets."""
     # Browsers give a cookie to every port of a host: two daemons must not take each other's.
-    return "duly_" + hashlib.blake2s(f"{site.name}\n{settings.listen}".encode(), digest_size=4).hexdigest()
+    digest = hashlib.blake2s(f"{site.name}\n{settings.listen}".encode(), digest_size=4).hexdigest()
+    authenticator = Authenticator(settings, f"duly_{digest}", now_s)
+    routes = [*api.routes(site), *_probes(site), *login_routes(authenticator), *pages.routes(site)]
+    handlers: dict[Any, Any] = {HTTPException: _error_response}
+    # Not a whole Starlette: it would answer what fails inside before the guard can.
+    return Guard(ExceptionMiddleware(Router(routes, redirect_slashes=False), handlers), authenticator, now_s)
 
 
-def _told(pages: ModuleType | None) -> Callable[[Request, HTTPException], Response]:
-    def told(request: Request, error: HTTPException) -> Response:
-        asked: Asked = request.state.asked
-        code, words = _WORDS.get(error.status_code, ("failed", "this did not work"))
-        if pages is not None and hasattr(pages, "error") and not asked.is_api:
-            page: Response = pages.error(request, error.status_code, words)
-            return page
-        return refused(asked, Refusal(error.status_code, code, words), error.headers)
+def _error_response(request: Request, error: HTTPException) -> Response:
+    incoming: IncomingRequest = request.state.incoming
+    code, words = _WORDS.get(error.status_code, ("failed", "this did not work"))
+    if incoming.is_api:
+        return refusal_response(incoming, HttpRefusal(error.status_code, code, words), error.headers)
+    return PlainTextResponse(f"{words}\n", error.status_code)
 
-    return told
+
+def _probes(site: Site) -> list[BaseRoute]:
+    async def live(_request: Request) -> Response:
+        return Response("ok\n", media_type="text/plain")
+
+    async def ready(request: Request) -> Response:
+        reason = site.unready()
+        if reason is None:
+            return Response("ready\n", media_type="text/plain")
+        shown = reason if visitor(request).role is not None else "not ready"
+        return Response(f"{shown}\n", 503, media_type="text/plain")
+
+    async def metrics(request: Request) -> Response:
+        exposition = site.observed.metrics
+        if exposition is None:
+            message = "the numbers are not kept; install duly[metrics] and start the daemon anew"
+            return json_response(error_body(NOT_FOUND, message), 404)
+        accept = request.headers.get("accept", "")
+        now_s = time.time()  # noqa: TID251 (the numbers are those of now)
+        # Thousands of names are a tenth of a second, in which the loop has timers to fire.
+        body = await asyncio.to_thread(exposition.taken(now_s, accept))
+        return Response(body, headers={"content-type": exposition.content_type(accept)})
+
+    return [
+        Route("/healthz/live", live, methods=["GET"]),
+        Route("/healthz/ready", ready, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+    ]

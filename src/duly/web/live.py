@@ -1,9 +1,9 @@
-"""What happens, as it happens: a bounded ring of events, and the streams that tell them to browsers.
+"""What happens, as it happens: a bounded ring of events, and the streams that send them to browsers.
 
 All streams read the one ring, each from its own place: a reader costs a number, not a queue. One that falls
-out of the ring is told to look at everything anew ("reset"). A burst is told in one piece when it is over, or
-has lasted for a while: pages that are made anew in the middle of it would hold up what is to start. Pages are
-told in brief that something did. Of an event only what is listed here is told: no output, no environment.
+out of the ring gets "reset": it must load everything again. A burst is sent in one piece when it is over, or
+has lasted for a while: pages that are made anew in the middle of it would hold up what is to start. Pages get
+only the number of events. Of an event only the fields in `_SHOWN` are sent: no output, no environment.
 """
 
 import asyncio
@@ -11,62 +11,32 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
 import msgspec
 
-from duly.events import Event, one_line
+from duly.events import Event
+from duly.formatting import one_line
+from duly.web.formatting import whole_number
 
 RING = 2_000
 """Events that are kept for those who come back."""
 MOST_CLIENTS = 256
 HEARTBEAT_S = 15.0
 CALM_S = 0.25
-"""What happens within this time of each other is told together."""
+"""Events within this time of each other are sent together."""
 LONGEST_S = 2.0
-"""But nothing waits longer than this to be told."""
+"""But no event waits longer than this."""
 
 _SHOWN = frozenset(
     (
-        "action",
-        "added",
-        "attempt",
-        "changed",
-        "duration",
-        "exitCode",
-        "id",
-        "kind",
-        "line",
-        "name",
-        "pid",
-        "property",
-        "reason",
-        "removed",
-        "result",
-        "retryAt",
-        "retryCount",
-        "runId",
-        "scheduledTime",
-        "service",
-        "signal",
-        "slot",
-        "stage",
-        "target",
-        "task",
-        "taskName",
-        "timer",
-        "who",
+        *("action", "added", "attempt", "changed", "duration", "exitCode", "id", "kind", "line", "name"),
+        *("pid", "property", "reason", "removed", "result", "retryAt", "retryCount", "runId", "service"),
+        *("scheduledTime", "signal", "slot", "stage", "target", "task", "taskName", "timer", "who"),
     )
 )
 _encode = msgspec.json.Encoder(enc_hook=str).encode
-
-
-class Told(NamedTuple):
-    """One event of the ring: its number, its name, and how it is told."""
-
-    number: int
-    name: str
-    body: bytes
 
 
 class TooManyError(Exception):
@@ -86,61 +56,63 @@ class Live:
         longest_s: float = LONGEST_S,
     ) -> None:
         self._boot = boot
-        self._ring: deque[Told] = deque(maxlen=ring)
-        self._last = 0
+        self._ring: deque[bytes] = deque(maxlen=ring)
+        """The newest events as messages; their numbers are without gaps."""
+        self.last = 0
+        """The number of the newest event."""
         self._open = 0
-        """The newest that may be told; what came after it waits for calm."""
+        """The newest that may be sent; later ones wait for calm."""
         self._calm_s, self._longest_s = calm_s, longest_s
         self._newest_s = self._since_s = 0.0
         self._calming: asyncio.TimerHandle | None = None
         self._joined: tuple[int, int, bytes] = (0, 0, b"")
-        """From where to where, and how all readers that were there are told."""
+        """From where to where, and these events as one message: for all readers at the same place."""
         self._most_clients = most_clients
-        self._clients = 0
+        self.clients = 0
+        """How many streams there are."""
         self._waiting: set[asyncio.Future[None]] = set()
         self._closed = asyncio.Event()
 
     # --- telling ---
 
     def listener(self, event: Event) -> None:
-        """Hear an event of the scheduler or the daemon."""
         if event.level > logging.DEBUG:
             self.publish(event.name, event.time.isoformat(), event.fields)
 
     def publish(self, name: str, time: str, fields: Mapping[str, Any]) -> None:
-        """Tell that something happened."""
-        shown = {key: _shown(value) for key, value in fields.items() if key in _SHOWN}
-        self._last += 1
+        shown = {key: _visible(value) for key, value in fields.items() if key in _SHOWN}
+        self.last += 1
+        # The data is one line: JSON escapes line ends.
         body = _encode({"event": name, "time": time, **shown})
-        self._ring.append(Told(self._last, name, body))
-        if self._clients or self._waiting:
-            self._tell_soon(asyncio.get_running_loop())
-        else:
-            self._open = self._last
-
-    def close(self) -> None:
-        """End every stream."""
-        self._closed.set()
-        self._tell()
-
-    def _tell_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._ring.append(b"id: %s\ndata: %s\n\n" % (self.last_id.encode(), body))
+        # Nobody waits: no timer is set, and one who comes later reads the ring.
+        if not self.clients and not self._waiting:
+            self._open = self.last
+            return
+        loop = asyncio.get_running_loop()
         self._newest_s = loop.time()
         if self._calming is None:
             self._since_s = self._newest_s
-            self._calming = loop.call_later(min(self._calm_s, self._longest_s), self._tell_if_calm, loop)
+            # One timer for a burst; it is put off while events keep coming, up to a limit.
+            self._calming = loop.call_later(min(self._calm_s, self._longest_s), self._emit_if_calm, loop)
 
-    def _tell_if_calm(self, loop: asyncio.AbstractEventLoop) -> None:
+    def close(self) -> None:
+        self._closed.set()
+        self._emit()
+
+    def _emit_if_calm(self, loop: asyncio.AbstractEventLoop) -> None:
         due_s = min(self._newest_s + self._calm_s, self._since_s + self._longest_s)
         if due_s > loop.time():
-            self._calming = loop.call_at(due_s, self._tell_if_calm, loop)
+            self._calming = loop.call_at(due_s, self._emit_if_calm, loop)
         else:
-            self._tell()
+            self._emit()
 
-    def _tell(self) -> None:
+    def _emit(self) -> None:
         if self._calming is not None:
             self._calming.cancel()
             self._calming = None
-        self._open = self._last
+        self._open = self.last
+        # All at once, in the order in which they came: no reader waits for another.
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
@@ -150,42 +122,28 @@ class Live:
 
     @property
     def last_id(self) -> str:
-        """The id of the newest event."""
-        return self._id(self._last)
-
-    @property
-    def clients(self) -> int:
-        """How many streams there are."""
-        return self._clients
+        return f"{self._boot}-{self.last}"
 
     def enter(self) -> Callable[[], None]:
         """Take one of the places for streams; the answer gives it back. Raises TooManyError."""
-        if self._clients >= self._most_clients or self._closed.is_set():
+        # Taken when the request comes, not when its stream begins: many may come in one turn of the loop.
+        if self.clients >= self._most_clients or self._closed.is_set():
             raise TooManyError
-        self._clients += 1
+        self.clients += 1
         is_in = True
 
         def leave() -> None:
             nonlocal is_in
             if is_in:
                 is_in = False
-                self._clients -= 1
+                self.clients -= 1
 
         return leave
-
-    def since(self, last_id: str | None) -> tuple[int, list[Told] | None]:
-        """The number to go on from, and what happened since *last_id*; None if that is not known any more."""
-        if last_id is None:
-            return self._last, []
-        number = self._number(last_id)
-        if number is None or not self._has_all_since(number):
-            return self._last, None
-        return self._last, self._after(number)
 
     async def calm(self, waited_s: float = 0.0) -> None:
         """Return once no event has come for a moment, at the latest with `close`.
 
-        Whoever *waited_s* already waits that much less for what does not end.
+        A caller that *waited_s* already waits that much less, if there is no calm.
         """
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + self._longest_s - waited_s
@@ -199,75 +157,58 @@ class Live:
         self, last_id: str | None, *, is_brief: bool = False, heartbeat_s: float = HEARTBEAT_S
     ) -> AsyncGenerator[bytes, None]:
         """Server-sent events from *last_id* on, until `close`; *is_brief*: only how many, and the last id."""
-        number, missed = self.since(last_id)
-        yield b"retry: 2000\n\n" + self._greeting("hello" if missed is not None else "reset")
-        if missed:
-            yield self._brief(len(missed)) if is_brief else b"".join(map(self._message, missed))
+        number = self.last if last_id is None else self._number(last_id)
+        news = b"" if number == self.last else self._news(number, is_brief=is_brief)
+        # Nothing is awaited since the ring was read: no event is sent twice, and none is left out.
+        number = self.last
+        yield b"retry: 2000\n\n" + self._greeting("hello" if news is not None else "reset")
+        if news:
+            yield news
         while not self._closed.is_set():
             if number >= self._open:
-                await self._news(heartbeat_s)
+                await self._wait_for_news(heartbeat_s)
+                # Woken by an event, by the time limit or by `close`.
                 if number >= self._open:
                     yield b": still here\n\n"
                 continue
-            if self._has_all_since(number):
-                piece = self._brief(self._last - number) if is_brief else self._since(number)
-            else:
-                piece = self._greeting("reset")
-            number = self._last
-            yield piece
+            news = self._news(number, is_brief=is_brief) or self._greeting("reset")
+            number = self.last
+            yield news
 
-    async def _news(self, patience_s: float) -> None:
+    async def _wait_for_news(self, patience_s: float) -> None:
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(waiting)
         try:
             with suppress(TimeoutError):
+                # Not for ever: the line that is sent then keeps proxies from closing the connection.
                 async with asyncio.timeout(patience_s):
                     await waiting
         finally:
             self._waiting.discard(waiting)
 
-    def _id(self, number: int) -> str:
-        return f"{self._boot}-{number}"
+    def _number(self, event_id: str) -> int | None:
+        boot, _, number = event_id.rpartition("-")
+        return whole_number(number) if boot == self._boot else None
 
-    def _number(self, told_id: str) -> int | None:
-        boot, _, number = told_id.rpartition("-")
-        is_number = number.isascii() and number.isdigit() and len(number) < 19
-        return int(number) if boot == self._boot and is_number else None
-
-    def _has_all_since(self, number: int) -> bool:
-        if number > self._last:
-            return False
-        oldest = self._ring[0].number if self._ring else self._last + 1
-        return number >= oldest - 1
-
-    def _after(self, number: int) -> list[Told]:
-        news = []
-        for told in reversed(self._ring):
-            if told.number <= number:
-                break
-            news.append(told)
-        return news[::-1]
-
-    def _since(self, number: int) -> bytes:
-        """All messages after *number*; joined once for all who read at the same place."""
-        if self._joined[:2] != (number, self._last):
-            self._joined = (number, self._last, b"".join(map(self._message, self._after(number))))
+    def _news(self, number: int | None, *, is_brief: bool) -> bytes | None:
+        """What came after event *number*; None if the ring does not have all of it."""
+        if number is None or not 0 <= self.last - number <= len(self._ring):
+            return None
+        if is_brief:
+            return b'id: %s\ndata: {"events":%d}\n\n' % (self.last_id.encode(), self.last - number)
+        if self._joined[:2] != (number, self.last):
+            # Joined once for all who read at the same place.
+            first = len(self._ring) - (self.last - number)
+            self._joined = (number, self.last, b"".join(islice(self._ring, first, None)))
         return self._joined[2]
-
-    def _brief(self, count: int) -> bytes:
-        return b'id: %s\ndata: {"events":%d}\n\n' % (self.last_id.encode(), count)
 
     def _greeting(self, word: str) -> bytes:
         return f"event: {word}\nid: {self.last_id}\ndata: {{}}\n\n".encode()
 
-    def _message(self, told: Told) -> bytes:
-        # The data is one line: JSON escapes line ends.
-        return b"id: %s\ndata: %s\n\n" % (self._id(told.number).encode(), told.body)
 
-
-def _shown(value: Any) -> Any:
+def _visible(value: Any) -> Any:
     if isinstance(value, str):
         return one_line(value)
     if isinstance(value, list | tuple):
-        return [_shown(each) for each in value[:100]]
+        return [_visible(each) for each in value[:100]]
     return value

@@ -19,6 +19,7 @@ _ERRORS = {
     "405": "Not this method.",
     "409": "It was refused or failed, as the message says.",
     "413": "The body is too large.",
+    "414": "The address is too long.",
     "429": "Too many wrong tokens.",
     "503": "Not now; try again.",
 }
@@ -37,7 +38,7 @@ class Failed(msgspec.Struct):
     error: Failure
 
 
-class Reading(NamedTuple):
+class ReadRoute(NamedTuple):
     """Something to GET that is no operation."""
 
     name: str
@@ -48,23 +49,32 @@ class Reading(NamedTuple):
     """What stands in braces in its path."""
 
 
-def document(operations: Mapping[str, Operation], readings: Sequence[Reading] = ()) -> bytes:
-    """The document, as JSON."""
-    results = {name: _kinds(get_type_hints(each.function)["return"]) for name, each in operations.items()}
-    results |= {each.name: (each.result,) for each in readings}
+def document(operations: Mapping[str, Operation], routes: Sequence[ReadRoute] = ()) -> bytes:
+    results = {name: get_type_hints(each.function)["return"] for name, each in operations.items()}
+    results |= {each.name: each.result for each in routes}
+    kinds_of = {  # a result may be of several types
+        name: get_args(result) if isinstance(result, UnionType) else (result,)
+        for name, result in results.items()
+    }
     bodies = {each.params for each in operations.values() if not each.is_read}
-    kinds = list(dict.fromkeys([*chain(*results.values()), *sorted(bodies, key=str), Failed]))
+    kinds = list(dict.fromkeys([*chain(*kinds_of.values()), *sorted(bodies, key=str), Failed]))
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     of: dict[Any, Any] = dict(zip(kinds, schemas, strict=True))
-    of |= {name: _any([of[kind] for kind in kinds]) for name, kinds in results.items()}
+    for name, some in kinds_of.items():
+        of[name] = of[some[0]] if len(some) == 1 else {"anyOf": [of[kind] for kind in some]}
     paths: dict[str, Any] = {}
     for name, operation in operations.items():
-        paths[f"/api/v1/{name}"] = _path(name, operation, of)
+        summary = (operation.params.__doc__ or "").strip().partition("\n")[0]
+        parameters = _parameters(operation.params)
+        method = _get(name, summary, parameters, of, of[name])
+        paths[f"/api/v1/{name}"] = method if operation.is_read else _post(name, summary, operation, of)
         if operation.stream is not None:
-            paths[f"/api/v1/{name}/stream"] = _stream_path(name, operation, of)
-    for reading in readings:
-        paths[reading.path] = _reading_path(reading, of)
-    paths["/api/v1/events"] = _events_path(of)
+            as_it_comes = f"{summary} As it comes: events log, piece, end."
+            paths[f"/api/v1/{name}/stream"] = _get(f"{name}_stream", as_it_comes, parameters, of)
+    for route in routes:
+        parts = [_parameter(part, {"type": "string"}, where="path", is_required=True) for part in route.parts]
+        paths[route.path] = _get(route.name, route.summary, parts, of, of[route.name])
+    paths["/api/v1/events"] = _get("events", _EVENTS, _EVENTS_PARAMETERS, of)
     return msgspec.json.encode({
         "openapi": "3.1.0",
         "info": {
@@ -82,66 +92,29 @@ def document(operations: Mapping[str, Operation], readings: Sequence[Reading] = 
     })  # fmt: skip
 
 
-def _kinds(result: Any) -> tuple[Any, ...]:
-    """The types that a result may be of."""
-    return get_args(result) if isinstance(result, UnionType) else (result,)
-
-
-def _any(schemas: list[Any]) -> Any:
-    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-
-
-def _path(name: str, operation: Operation, of: Mapping[Any, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "operationId": name,
-        "summary": _summary(operation),
-        "responses": _responses(of, {"application/json": {"schema": of[name]}}),
-    }
-    if operation.is_read:
-        told["parameters"] = _parameters(operation.params)
-        return {"get": told}
+def _post(name: str, summary: str, operation: Operation, of: Mapping[Any, Any]) -> dict[str, Any]:
     needs = any(field.required for field in msgspec.structs.fields(operation.params))
-    told["requestBody"] = {
-        "required": needs,
-        "content": {"application/json": {"schema": of[operation.params]}},
+    posted = {
+        "operationId": name,
+        "summary": summary,
+        "responses": _responses(of, {"application/json": {"schema": of[name]}}),
+        "requestBody": {"required": needs, "content": {"application/json": {"schema": of[operation.params]}}},
     }
-    return {"post": told}
+    return {"post": posted}
 
 
-def _reading_path(reading: Reading, of: Mapping[Any, Any]) -> dict[str, Any]:
-    told = {
-        "operationId": reading.name,
-        "summary": reading.summary,
-        "parameters": [
-            {"name": part, "in": "path", "required": True, "schema": {"type": "string"}}
-            for part in reading.parts
-        ],
-        "responses": _responses(of, {"application/json": {"schema": of[reading.name]}}),
+def _get(
+    name: str, summary: str, parameters: list[dict[str, Any]], of: Mapping[Any, Any], schema: Any = None
+) -> dict[str, Any]:
+    """Something to GET: JSON of a *schema*, or without one a stream."""
+    kind = "application/json" if schema else "text/event-stream"
+    described = {
+        "operationId": name,
+        "summary": summary,
+        "parameters": parameters,
+        "responses": _responses(of, {kind: {"schema": schema or {"type": "string"}}}),
     }
-    return {"get": told}
-
-
-def _stream_path(name: str, operation: Operation, of: Mapping[Any, Any]) -> dict[str, Any]:
-    told = {
-        "operationId": f"{name}_stream",
-        "summary": f"{_summary(operation)} As it comes: events log, piece, end.",
-        "parameters": _parameters(operation.params),
-        "responses": _responses(of, {"text/event-stream": {"schema": {"type": "string"}}}),
-    }
-    return {"get": told}
-
-
-def _events_path(of: Mapping[Any, Any]) -> dict[str, Any]:
-    last = {"name": "last_event_id", "in": "query", "required": False, "schema": {"type": "string"}}
-    brief = {"name": "brief", "in": "query", "required": False, "schema": {"type": "boolean"}}
-    told = {
-        "operationId": "events",
-        "summary": "What happens, as it happens; `reset` when what happened meanwhile is no longer known."
-        " In brief: only how many events there were, and the id of the last.",
-        "parameters": [last, brief],
-        "responses": _responses(of, {"text/event-stream": {"schema": {"type": "string"}}}),
-    }
-    return {"get": told}
+    return {"get": described}
 
 
 def _responses(of: Mapping[Any, Any], good: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,23 +125,28 @@ def _responses(of: Mapping[Any, Any], good: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
+def _parameter(name: str, schema: Any, *, where: str = "query", is_required: bool = False) -> dict[str, Any]:
+    return {"name": name, "in": where, "required": is_required, "schema": schema}
+
+
 def _parameters(params: type[Params]) -> list[dict[str, Any]]:
     return [
-        {
-            "name": field.encode_name,
-            "in": "query",
-            "required": field.required,
-            "schema": _plain(msgspec.json.schema(field.type)),
-        }
+        _parameter(field.encode_name, _plain(msgspec.json.schema(field.type)), is_required=field.required)
         for field in msgspec.structs.fields(params)
     ]
+
+
+_EVENTS = (
+    "What happens, as it happens; `reset` when what happened meanwhile is no longer known."
+    " In brief: only how many events there were, and the id of the last."
+)
+_EVENTS_PARAMETERS = [
+    _parameter("last_event_id", {"type": "string"}),
+    _parameter("brief", {"type": "boolean"}),
+]
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
     """A schema without null: a parameter that is not there is left out."""
     kinds = [each for each in schema.get("anyOf", []) if each.get("type") != "null"]
     return kinds[0] if len(kinds) == 1 else schema
-
-
-def _summary(operation: Operation) -> str:
-    return (operation.params.__doc__ or "").strip().partition("\n")[0]

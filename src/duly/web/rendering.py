@@ -1,9 +1,9 @@
 """Templates and static files: how a page becomes bytes.
 
-A page has two parts. Its content is the same for everybody with the same role, and is made once a second at
-most, however many look at it, in a thread beside the loop. The frame around it holds what is of one visitor
-alone, and is small. A script that has the frame asks for the content only, and can wait: its content is made
-when nothing is due and nothing happens. Static files carry their digest in their name, so browsers keep them.
+A page has two parts. Its content is the same for everybody with the same role. It is made in a thread, at
+most once a second, however many look at it. The frame around it holds what is of one visitor alone, and is
+small. A script that has the frame asks for the content only, and can wait: its content is made when nothing
+is due and nothing happens. Static files carry their digest in their name, so browsers keep them.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ import hashlib
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from datetime import tzinfo
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -22,16 +21,18 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duly.daemon import views
-from duly.daemon.words import schedule_words
+from duly.daemon.views import schedule_text
 from duly.errors import StoreError
-from duly.instant import MINUTE_US, NEVER_US, SECOND_US, Instant
-from duly.web import models, words
+from duly.formatting import exact_length
+from duly.instant import MINUTE_US, SECOND_US, Instant
+from duly.web import formatting
+from duly.web.models import TableQuery
+from duly.web.runs import run_mark
 from duly.web.security import Visitor, visitor
 from duly.web.site import Site
 
 PART_HEADER = "x-duly-part"
-"""What a script sends that wants the content only; its value is the id of the last event it heard of."""
+"""A script sends it to get the content only; its value is the id of the last event that it received."""
 
 _FRESH_S = 1.0
 _SHARE = 100
@@ -46,43 +47,7 @@ _BORDER = "\0"
 """Between the parts of a page; titles and links, which come first, never hold it."""
 
 
-class Moment:
-    """The moment of a page: turns instants into words."""
-
-    def __init__(self, standing: views.Standing) -> None:
-        self.now_us = standing.now_us
-        self.version = standing.version
-        self.zone: tzinfo = standing.zone
-        self.zone_name = str(standing.zone)
-
-    def is_time(self, at_us: Instant | None) -> bool:
-        """Whether it is a time at all."""
-        return at_us is not None and at_us < NEVER_US
-
-    def relative(self, at_us: Instant | None) -> str:
-        """How far it is from now."""
-        return words.relative(at_us, self.now_us)
-
-    def iso(self, at_us: Instant | None) -> str:
-        """For machines."""
-        return words.iso(at_us, self.zone)
-
-    def clock(self, at_us: Instant | None) -> str:
-        """As people write it."""
-        return words.clock(at_us, self.zone, self.now_us)
-
-    def full(self, at_us: Instant) -> str:
-        """In full."""
-        return words.full(at_us, self.zone)
-
-    def length(self, lasted_us: int | None) -> str:
-        """A length of time."""
-        return words.length(lasted_us)
-
-
-class Link(NamedTuple):
-    """A page in the navigation."""
-
+class NavigationLink(NamedTuple):
     href: str
     label: str
     is_here: bool
@@ -100,7 +65,7 @@ class Content(NamedTuple):
     etag: str
     now_us: Instant
     status: int
-    took_s: float
+    took_s: float = 0.0
     """How long it took to make."""
 
 
@@ -110,7 +75,7 @@ def _pause_s(content: Content) -> float:
 
 
 def until_minute_begun_s(now_us: Instant) -> float:
-    """How long to wait lest a page is made while timers fire: their slots are whole minutes."""
+    """How long to wait so that no page is made while timers fire: their slots are whole minutes."""
     since_us = (now_us + _BEFORE_MINUTE_US) % MINUTE_US
     return max(_BEFORE_MINUTE_US + _AFTER_MINUTE_US - since_us, 0) / SECOND_US
 
@@ -125,15 +90,13 @@ class _Kept:
         self.number: int | None = None
         """Of the last event when it was begun; None while it is not: whatever happens will be in it."""
 
-    def has(self, heard: int) -> bool:
-        """Whether what somebody has heard of is in it, or will be."""
-        return self.number is None or self.number >= heard
+    def has(self, seen: int) -> bool:
+        return self.number is None or self.number >= seen
 
 
 def query(
-    asked: models.Asked, *, sort: str | None = None, down: bool | None = None, page: int | None = None
+    asked: TableQuery, *, sort: str | None = None, down: bool | None = None, page: int | None = None
 ) -> str:
-    """The query of an address that shows a table a little differently."""
     fields = {
         "q": asked.text,
         "only": asked.only,
@@ -158,11 +121,6 @@ def statics() -> Mapping[str, tuple[str, bytes]]:
     return found
 
 
-def static_address(name: str) -> str:
-    """Where a static file is."""
-    return f"/static/{statics()[name][0]}"
-
-
 def static_file(name: str) -> Response | None:
     """A static file, by the name that has its digest; None if there is none."""
     for known, body in statics().values():
@@ -181,16 +139,22 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["visible"] = words.visible
+    environment.filters["visible"] = formatting.visible
+    environment.filters["printed"] = formatting.printed_output
+    environment.filters["capitalized"] = formatting.capitalized
+    environment.filters["quoted"] = formatting.quoted
+    environment.filters["exact_length"] = exact_length
     environment.globals.update(
-        address=words.address,
-        static=static_address,
+        address=formatting.address,
+        run_address=formatting.run_address,
+        on_machine=formatting.on_machine,
+        static=lambda name: f"/static/{statics()[name][0]}",
         query=query,
-        service_mark=models.service_mark,
-        service_actions=models.service_actions,
-        timer_mark=models.timer_mark,
-        timer_actions=models.timer_actions,
-        schedule_words=schedule_words,
+        run_mark=run_mark,
+        result_mark=formatting.result_mark,
+        length=formatting.length,
+        exact_length=exact_length,
+        schedule_text=schedule_text,
     )
     return environment
 
@@ -207,19 +171,26 @@ Gathered = tuple[str, Mapping[str, Any], int]
 Gathering = Callable[[], Awaitable[Gathered]]
 
 
+def message_page(heading: str, message: str, back: str, label: str, status: int) -> Gathered:
+    values = {"heading": heading, "message": message, "back": back, "back_label": label}
+    return "message.html", values, status
+
+
 class Renderer:
     """Makes the pages of one site. *now_s* is a clock that nobody sets."""
 
-    def __init__(self, site: Site, links: Callable[[str], list[Link]], now_s: Callable[[], float]) -> None:
+    def __init__(
+        self, site: Site, links: Callable[[str], list[NavigationLink]], now_s: Callable[[], float]
+    ) -> None:
         self._site = site
         self._links = links
         self._now_s = now_s
         self._kept: dict[tuple[str, bytes, bool], _Kept] = {}
+        # Held while a patient page is made: one at a time, so that they take turns with the scheduler's loop.
         self._turn = asyncio.Lock()
         threading.Thread(target=_prepare, name="duly templates", daemon=True).start()
 
     def may_act(self, who: Visitor) -> bool:
-        """Whether somebody sees buttons."""
         return who.may_act and not self._site.is_read_only
 
     def forget(self) -> None:
@@ -230,55 +201,57 @@ class Renderer:
         """The page of an address, shared with all who ask for it at about the same time."""
         path, is_patient = request.scope["path"], PART_HEADER in request.headers
         key = (path, request.scope["query_string"], self.may_act(visitor(request)))
-        # Nobody can have heard of what has not happened; whoever says so gets what there is.
-        heard = min(_number(request.headers.get(PART_HEADER, "")), _number(self._site.live.last_id))
+        # An id that is ahead of ours cannot be right: such a client gets what there is.
+        number = formatting.whole_number(request.headers.get(PART_HEADER, "").rpartition("-")[2])
+        seen = -1 if number is None else min(number, self._site.live.last)
         kept = self._kept.get(key)
-        if kept is None or not self._is_fresh(kept, heard, is_patient=is_patient):
+        if kept is None or not self._is_fresh(kept, seen, is_patient=is_patient):
             kept = _Kept(self._now_s(), is_patient=is_patient)
-            kept.task = asyncio.get_running_loop().create_task(self._begun(kept, path, gather))
+            kept.task = asyncio.get_running_loop().create_task(self._content_in_turn(kept, path, gather))
+            # Last in the order of the dict again: the page that goes first is the oldest.
             self._kept.pop(key, None)
             self._kept[key] = kept
             while len(self._kept) > _MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
-        # Whoever goes away must not take the page from those who wait for it as well.
+        # Shielded: a client that disconnects must not cancel the page for the others who wait for it.
         assert kept.task is not None
         content = await asyncio.shield(kept.task)
-        response = self._framed(request, content)
+        response = self._response(request, content)
         pace_s = max(_pause_s(content), self._site.live.clients * _PAUSE_PER_CLIENT_S)
         response.headers["x-duly-pace"] = f"{pace_s:.2f}"
-        if not kept.has(heard):
+        if not kept.has(seen):
             response.headers["x-duly-again"] = "1"  # there is news that is not in it yet
         return response
 
-    async def once(
-        self, request: Request, template: str, values: Mapping[str, Any], status: int = 200
-    ) -> Response:
-        """A page of one visitor alone."""
+    async def once(self, request: Request, gathered: Gathered) -> Response:
+        return self._response(request, await self._content(request.url.path, gathered))
 
-        async def gather() -> Gathered:
-            return template, values, status
-
-        return self._framed(request, await self._made(request.url.path, gather))
-
-    def _is_fresh(self, kept: _Kept, heard: int, *, is_patient: bool) -> bool:
+    def _is_fresh(self, kept: _Kept, seen: int, *, is_patient: bool) -> bool:
         task = kept.task
         if task is None or not task.done():
-            return kept.has(heard) and (is_patient or not kept.is_patient)
+            return kept.has(seen) and (is_patient or not kept.is_patient)
         if task.cancelled() or task.exception() is not None:
             return False
         age_s = self._now_s() - kept.made_s
-        return age_s < (_FRESH_S if kept.has(heard) else _pause_s(task.result()))
+        return age_s < (_FRESH_S if kept.has(seen) else _pause_s(task.result()))
 
-    async def _begun(self, kept: _Kept, path: str, gather: Gathering) -> Content:
+    async def _content_in_turn(self, kept: _Kept, path: str, gather: Gathering) -> Content:
         """The content; patient ones in turn, between the bursts: they must not hold up what is to start."""
         has_turn = kept.is_patient and await self._has_turn()
         try:
             if kept.is_patient:
-                wait_s = until_minute_begun_s(self._site.backend.standing().now_us)
+                wait_s = until_minute_begun_s(self._site.backend.daemon_status().now_us)
                 await asyncio.sleep(wait_s)  # noqa: TID251 (what it waits for is the clock of the host)
                 await self._site.live.calm(self._now_s() - kept.made_s)
-            kept.number = _number(self._site.live.last_id)
-            return await self._made(path, gather)
+            # Before anything is gathered: what happens from here on is news that may not be in it.
+            kept.number = self._site.live.last
+            begun_s = self._now_s()
+            try:
+                gathered = await gather()
+            except StoreError as error:
+                gathered = message_page("The store cannot be read", error.message, "/", "Overview", 503)
+            content = await self._content(path, gathered)
+            return content._replace(took_s=self._now_s() - begun_s)
         finally:
             if has_turn:
                 self._turn.release()
@@ -290,25 +263,20 @@ class Renderer:
                 return await self._turn.acquire()
         return False
 
-    async def _made(self, path: str, gather: Gathering) -> Content:
-        begun_s = self._now_s()
-        try:
-            template, values, status = await gather()
-        except StoreError as error:
-            heading = "The store cannot be read"
-            values = {"heading": heading, "message": error.message, "undo": None, "back": "/"}
-            template, values, status = "told.html", {**values, "back_label": "Overview"}, 503
-        moment = Moment(self._site.backend.standing())
+    async def _content(self, path: str, gathered: Gathered) -> Content:
+        template, values, status = gathered
+        daemon_status = self._site.backend.daemon_status()
+        moment = formatting.Moment(daemon_status.now_us, daemon_status.zone)
         links = self._links(path)
         shown = {**values, "t": moment, "links": links, "site_name": self._site.name, "border": _BORDER}
         rendered = await asyncio.to_thread(_templates().get_template(template).render, shown)
         title, nav, body = rendered.split(_BORDER, 2)
         etag = f'"{hashlib.blake2s((nav + body).encode(), digest_size=12).hexdigest()}"'
-        return Content(title.strip(), nav, body, etag, moment.now_us, status, self._now_s() - begun_s)
+        return Content(title.strip(), nav, body, etag, moment.now_us, status)
 
-    def _framed(self, request: Request, content: Content) -> Response:
-        heard = request.headers.get(PART_HEADER)
-        if heard is not None:
+    def _response(self, request: Request, content: Content) -> Response:
+        seen = request.headers.get(PART_HEADER)
+        if seen is not None:
             if request.headers.get("if-none-match") == content.etag:
                 return Response(status_code=304, headers={"etag": content.etag})
             part = (
@@ -320,13 +288,14 @@ class Renderer:
 
     def _frame(self, request: Request, content: Content) -> str:
         who = visitor(request)
-        standing = self._site.backend.standing()
+        daemon_status = self._site.backend.daemon_status()
         links = self._links(request.url.path) if who.role is not None else []
         return (
             _templates()
             .get_template("layout.html")
             .render(
-                t=Moment(standing),
+                version=daemon_status.version,
+                zone_name=str(daemon_status.zone),
                 title=Markup(content.title),  # noqa: S704 (rendered by a template, escaped there)
                 nav=Markup(content.nav) if who.role is not None else "",  # noqa: S704 (as above)
                 content=Markup(content.body),  # noqa: S704 (as above)
@@ -337,15 +306,8 @@ class Renderer:
                 is_read_only=self._site.is_read_only,
                 is_live=who.role is not None,
                 site_name=self._site.name,
-                shortcuts=[(_key(link), link.href, link.label) for link in links if link.href != "/"],
+                shortcuts=[
+                    (link.label[0].lower(), link.href, link.label) for link in links if link.href != "/"
+                ],
             )
         )
-
-
-def _key(link: Link) -> str:
-    return link.label[0].lower()
-
-
-def _number(told_id: str) -> int:
-    number = told_id.rpartition("-")[2]
-    return int(number) if number.isascii() and number.isdigit() and len(number) < 19 else -1

@@ -13,6 +13,9 @@ from ipaddress import ip_address
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
+import msgspec
+from starlette.responses import Response
+
 from duly.web.settings import WebSettings
 
 Role = Literal["operator", "viewer"]
@@ -64,17 +67,15 @@ class Visitor(NamedTuple):
 
     @property
     def may_act(self) -> bool:
-        """Whether buttons do anything."""
         return self.role == "operator"
 
 
 def visitor(request: Any) -> Visitor:
-    """Who asks."""
     who: Visitor = request.state.visitor
     return who
 
 
-class Refusal(NamedTuple):
+class HttpRefusal(NamedTuple):
     """Why a request is not served: a status, a code for machines, a sentence for people."""
 
     status: int
@@ -82,8 +83,11 @@ class Refusal(NamedTuple):
     message: str
 
 
+_CROSS_SITE = HttpRefusal(403, "cross_site", "another site asked for this; open it here instead")
+
+
 @dataclass(frozen=True, slots=True)
-class Asked:
+class IncomingRequest:
     """A request, as far as it matters here. Names of headers are in lower case."""
 
     method: str
@@ -100,19 +104,15 @@ class Asked:
         return self.path.startswith(API) or self.path == "/metrics"
 
     @property
-    def is_public(self) -> bool:
-        """Whether anybody may see it."""
-        return self.path in _PUBLIC or self.path.startswith(_STATIC)
-
-    @property
     def is_page(self) -> bool:
         """Whether it is a page: something that has forms, and so needs a session."""
         is_other = self.path.startswith((API, _STATIC, _PROBES)) or self.path in {"/metrics", "/favicon.ico"}
         return (not is_other and self.method in {"GET", "HEAD"}) or self.path == "/api/v1/session"
 
 
-def asked_of(method: str, path: str, url_bytes: int, headers: Iterable[tuple[bytes, bytes]]) -> Asked:
-    """A request of which these headers came."""
+def incoming_request(
+    method: str, path: str, url_bytes: int, headers: Iterable[tuple[bytes, bytes]]
+) -> IncomingRequest:
     found: dict[str, str] = {}
     repeated = set()
     head_bytes = 0
@@ -122,49 +122,50 @@ def asked_of(method: str, path: str, url_bytes: int, headers: Iterable[tuple[byt
         if name in found:
             repeated.add(name)
         found[name] = value.decode("latin-1")
-    return Asked(method, path, url_bytes, head_bytes, found, frozenset(repeated))
+    return IncomingRequest(method, path, url_bytes, head_bytes, found, frozenset(repeated))
 
 
-def refusal_of(asked: Asked, settings: WebSettings) -> Refusal | None:
+def refusal_of(incoming: IncomingRequest, settings: WebSettings) -> HttpRefusal | None:
     """Why a request is not served to anybody; None if it depends on who asks."""
     return (
-        _shape_refusal(asked, settings)
-        or (None if asked.path.startswith(_PROBES) else host_refusal(asked, settings))
-        or _fetch_refusal(asked)
-        or (_post_refusal(asked) if asked.method == "POST" else None)
+        _shape_refusal(incoming, settings)
+        or (None if incoming.path.startswith(_PROBES) else host_refusal(incoming, settings))
+        or _fetch_refusal(incoming)
+        or (_post_refusal(incoming) if incoming.method == "POST" else None)
     )
 
 
-def _shape_refusal(asked: Asked, settings: WebSettings) -> Refusal | None:
+def _shape_refusal(incoming: IncomingRequest, settings: WebSettings) -> HttpRefusal | None:
     limits = settings.limits
-    if asked.url_bytes > limits.url_bytes:
-        return Refusal(414, "bad_request", f"an address may have {limits.url_bytes} bytes")
-    if asked.head_bytes > limits.header_bytes:
-        return Refusal(431, "too_large", f"headers may have {limits.header_bytes} bytes")
-    if asked.method not in {"GET", "HEAD", "POST"}:
-        return Refusal(405, "method_not_allowed", "only GET, HEAD and POST are served here")
-    if twice := _ONCE & asked.repeated:
-        return Refusal(400, "bad_request", f"the header {min(twice)} came more than once")
-    if "transfer-encoding" in asked.headers and "content-length" in asked.headers:
+    if incoming.url_bytes > limits.url_bytes:
+        return HttpRefusal(414, "bad_request", f"an address may have {limits.url_bytes} bytes")
+    if incoming.head_bytes > limits.header_bytes:
+        return HttpRefusal(431, "too_large", f"headers may have {limits.header_bytes} bytes")
+    if incoming.method not in {"GET", "HEAD", "POST"}:
+        return HttpRefusal(405, "method_not_allowed", "only GET, HEAD and POST are served here")
+    if twice := _ONCE & incoming.repeated:
+        return HttpRefusal(400, "bad_request", f"the header {min(twice)} came more than once")
+    if "transfer-encoding" in incoming.headers and "content-length" in incoming.headers:
         # A proxy in front of us may have taken the other of the two, and see another request in what is left.
-        return Refusal(400, "bad_request", "the length of the body is told in two ways")
-    length = asked.headers.get("content-length", "0")
+        return HttpRefusal(400, "bad_request", "the length of the body is told in two ways")
+    length = incoming.headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()):
-        return Refusal(400, "bad_request", "the header content-length is not a number")
+        return HttpRefusal(400, "bad_request", "the header content-length is not a number")
+    # First how long the number is: `int` takes long for many digits, and refuses more than 4,300.
     if len(length) > 18 or int(length) > limits.body_bytes:
-        return Refusal(413, "too_large", f"a body may have {limits.body_bytes} bytes")
+        return HttpRefusal(413, "too_large", f"a body may have {limits.body_bytes} bytes")
     return None
 
 
-def host_refusal(asked: Asked, settings: WebSettings) -> Refusal | None:
+def host_refusal(incoming: IncomingRequest, settings: WebSettings) -> HttpRefusal | None:
     """Why a request for a host that is not ours is refused: its page may be one of an attacker's."""
-    given = asked.headers.get("host")
+    given = incoming.headers.get("host")
     if not given:
-        return Refusal(400, "bad_request", "the header host is missing")
+        return HttpRefusal(400, "bad_request", "the header host is missing")
     name = host_name(given)
     if name is not None and is_our_name(name, settings):
         return None
-    return Refusal(
+    return HttpRefusal(
         403,
         "host_refused",
         "this host name is not one of ours; if it is meant to be, add it to allowed_hosts under [dashboard]",
@@ -193,60 +194,57 @@ def is_our_name(name: str, settings: WebSettings) -> bool:
     return literal.is_loopback or not settings.is_local
 
 
-def _fetch_refusal(asked: Asked) -> Refusal | None:
+def _fetch_refusal(incoming: IncomingRequest) -> HttpRefusal | None:
     """Other sites may link to us, and nothing else: no images, scripts, streams or requests of theirs."""
-    site = asked.headers.get("sec-fetch-site", "none")
-    is_link = asked.method in {"GET", "HEAD"} and asked.headers.get("sec-fetch-mode") == "navigate"
-    if site in {"same-origin", "none"} or (is_link and asked.headers.get("sec-fetch-dest") == "document"):
+    site = incoming.headers.get("sec-fetch-site", "none")
+    is_link = incoming.method in {"GET", "HEAD"} and incoming.headers.get("sec-fetch-mode") == "navigate"
+    if site in {"same-origin", "none"} or (is_link and incoming.headers.get("sec-fetch-dest") == "document"):
         return None
-    return Refusal(403, "cross_site", "another site asked for this; open it here instead")
+    return _CROSS_SITE
 
 
-def _post_refusal(asked: Asked) -> Refusal | None:
-    if asked.headers.get("sec-fetch-site", "same-origin") != "same-origin":
-        return Refusal(403, "cross_site", "another site asked for this; open it here instead")
-    origin = asked.headers.get("origin")
-    if origin is not None and not is_same_origin(origin, asked.headers.get("host", "")):
-        return Refusal(403, "cross_site", "another site asked for this; open it here instead")
-    kind = content_type(asked)
+def _post_refusal(incoming: IncomingRequest) -> HttpRefusal | None:
+    origin = incoming.headers.get("origin")
+    is_ours = origin is None or is_same_origin(origin, incoming.headers.get("host", ""))
+    if incoming.headers.get("sec-fetch-site", "same-origin") != "same-origin" or not is_ours:
+        return _CROSS_SITE
+    kind = content_type(incoming)
     if kind not in {_FORM, _JSON, ""}:
-        return Refusal(415, "bad_request", f"send {_JSON} or a form")
+        return HttpRefusal(415, "bad_request", f"send {_JSON} or a form")
     return None
 
 
 def is_same_origin(origin: str, host: str) -> bool:
     """Whether an Origin header names the host that was asked; a proxy in front may speak https for us."""
     try:
-        parts, asked = urlsplit(origin), urlsplit(f"//{host}")
+        parts, ours = urlsplit(origin), urlsplit(f"//{host}")
         default = {"http": 80, "https": 443}.get(parts.scheme, 0)
-        named, wanted = (parts.hostname, parts.port or default), (asked.hostname, asked.port or default)
+        named, wanted = (parts.hostname, parts.port or default), (ours.hostname, ours.port or default)
     except ValueError:
         return False
     is_plain = not (parts.path or parts.query or parts.fragment or parts.username or parts.password)
     return is_plain and default != 0 and parts.hostname is not None and named == wanted
 
 
-def content_type(asked: Asked) -> str:
-    """What the body is."""
-    return asked.headers.get("content-type", "").partition(";")[0].strip().lower()
+def content_type(incoming: IncomingRequest) -> str:
+    return incoming.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def is_form(asked: Asked) -> bool:
-    """Whether the body is a form."""
-    return content_type(asked) == _FORM
+def is_form(incoming: IncomingRequest) -> bool:
+    return content_type(incoming) == _FORM
 
 
-def is_lost_link(asked: Asked) -> bool:
+def is_lost_link(incoming: IncomingRequest) -> bool:
     """Whether another site's link led here: the browser keeps our cookie back until it is asked anew."""
-    return asked.is_page and not asked.is_api and asked.headers.get("sec-fetch-site") == "cross-site"
+    return incoming.is_page and not incoming.is_api and incoming.headers.get("sec-fetch-site") == "cross-site"
 
 
 # --- tokens ---
 
 
-def bearer(asked: Asked) -> str | None:
+def bearer(incoming: IncomingRequest) -> str | None:
     """The token in an Authorization header; empty if there is such a header, and no token in it."""
-    given = asked.headers.get("authorization")
+    given = incoming.headers.get("authorization")
     if given is None:
         return None
     kind, _, token = given.partition(" ")
@@ -254,7 +252,6 @@ def bearer(asked: Asked) -> str | None:
 
 
 def has_tokens(settings: WebSettings) -> bool:
-    """Whether one has to say who one is."""
     return settings.operator_token is not None or settings.viewer_token is not None
 
 
@@ -268,17 +265,18 @@ def role_of_token(token: str, settings: WebSettings) -> Role | None:
 
 
 def _is_equal(given: bytes, token: str | None) -> bool:
+    # Compared also where there is no token: the time that it takes says nothing of that.
     return hmac.compare_digest(given, (token or "").encode()) and token is not None
 
 
-def access_refusal(asked: Asked, role: Role | None) -> Refusal | None:
-    """Why somebody with that role is not served."""
-    if asked.path == LOGIN or (asked.method != "POST" and asked.is_public):
+def access_refusal(incoming: IncomingRequest, role: Role | None) -> HttpRefusal | None:
+    is_public = incoming.path in _PUBLIC or incoming.path.startswith(_STATIC)
+    if incoming.path == LOGIN or (incoming.method != "POST" and is_public):
         return None
     if role is None:
-        return Refusal(401, "login_needed", "log in, or send a token: Authorization: Bearer ...")
-    if asked.method == "POST" and role != "operator" and asked.path != "/logout":
-        return Refusal(403, "forbidden", "viewers may look, and change nothing")
+        return HttpRefusal(401, "login_needed", "log in, or send a token: Authorization: Bearer ...")
+    if incoming.method == "POST" and role != "operator" and incoming.path != "/logout":
+        return HttpRefusal(403, "forbidden", "viewers may look, and change nothing")
     return None
 
 
@@ -286,3 +284,34 @@ def local_path(given: str) -> str:
     """Where to go on after a login: a path of ours, whatever was asked for."""
     is_ours = given.startswith("/") and not given.startswith(("//", "/\\")) and given.isprintable()
     return given if is_ours and "\\" not in given and len(given) < 2_000 else "/"
+
+
+# --- refusals as responses: JSON for programs, one plain line for people. No internals. ---
+
+
+def error_body(code: str, message: str) -> bytes:
+    return msgspec.json.encode({"error": {"code": code, "message": message}})
+
+
+def json_response(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(body, status, headers, media_type="application/json")
+
+
+_CLOSE = {"connection": "close"}
+_REFUSAL_HEADERS: Mapping[int, Mapping[str, str]] = {
+    400: _CLOSE,  # what follows may be no request of its own
+    401: {"www-authenticate": "Bearer"},
+    405: {"allow": "GET, HEAD, POST"},
+    408: _CLOSE,
+    413: _CLOSE,
+    429: {"retry-after": "60"},
+}
+
+
+def refusal_response(
+    incoming: IncomingRequest, refusal: HttpRefusal, more_headers: Mapping[str, str] | None = None
+) -> Response:
+    headers = {**_REFUSAL_HEADERS.get(refusal.status, {}), **(more_headers or {})}
+    if incoming.is_api or "application/json" in incoming.headers.get("accept", ""):
+        return json_response(error_body(refusal.code, refusal.message), refusal.status, headers)
+    return Response(f"{refusal.message}\n", refusal.status, headers, media_type="text/plain")

@@ -8,15 +8,12 @@ so that nobody shuts others out by saying nothing. The same happens when the pro
 
 import asyncio
 import errno
-import functools
 import logging
-import os
 import socket
-import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
+from functools import partial
 from typing import Any, cast
 
 import h11
@@ -25,30 +22,30 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from duly.config.addresses import Address
+from duly.config.values import ListenAddress
 from duly.daemon.acceptor import Acceptor
+from duly.sockets import SocketPathError, unix_socket
 from duly.web.app import create_app
-from duly.web.guard import Counts
+from duly.web.authentication import Counts
 from duly.web.security import HEADERS
-from duly.web.settings import Limits, WebRefusedError, WebSettings, checked
+from duly.web.settings import WebLimits, WebRefusedError, WebSettings, checked_settings
 from duly.web.site import Site
 
+# Long enough for answers that are ready; the end of the daemon must not wait for a client that does not read.
 _LAST_WORDS_S = 1.0
 _TURNS = 3
 """Of the loop, until a connection that was just let in is made, is ended, and is closed."""
-_PROBE_S = 2.0
 _LOGGED_A_MINUTE = 60
 
 
 class _Sparing(logging.Filter):
-    """Lets some records of a minute through: whoever sends nonsense must not fill the disk."""
+    """Lets some records of a minute through, so that nobody can fill the disk with bad requests."""
 
     def __init__(self) -> None:
         super().__init__()
         self._counts = Counts(time.monotonic)
 
     def filter(self, record: logging.LogRecord) -> bool:  # noqa: ARG002 (logging calls it so)
-        """Whether there is room for one more."""
         return self._counts.more("") <= _LOGGED_A_MINUTE
 
 
@@ -64,7 +61,7 @@ def _log_shortage(error: OSError | None) -> None:
 
 
 class WebServer:
-    """Serves *site* from `start` to `close`. Raises WebRefusedError if it may not listen as it is told to."""
+    """Serves *site* from `start` to `close`. Raises WebRefusedError if the settings are not safe."""
 
     def __init__(
         self,
@@ -76,14 +73,14 @@ class WebServer:
     ) -> None:
         self._site = site
         self._on_shortage = on_shortage
-        self._settings = checked(settings)
+        self._settings = checked_settings(settings)
         self._app = app or create_app(site, settings)
         self._state = ServerState()
         self._acceptor: Acceptor | None = None
         self._accepting: set[asyncio.Task[Any]] = set()
         self._is_closing = False
-        self._place: tuple[int, int] | None = None
-        self.address: Address | None = None
+        self._remove_socket: Callable[[], None] = lambda: None
+        self.address: ListenAddress | None = None
         """Where it listens, while it does."""
 
     @property
@@ -94,34 +91,18 @@ class WebServer:
     async def start(self) -> None:
         """Listen. Raises WebRefusedError."""
         wanted = self._settings.address
-        listening = _unix_socket(wanted.path) if wanted.path is not None else _tcp_socket(wanted)
-        if wanted.path is not None:
-            self._place = _place_of(wanted.path)
-            self.address = wanted
+        if wanted.path is None:
+            listening = _tcp_socket(wanted)
+            self.address = ListenAddress(wanted.host, listening.getsockname()[1])
         else:
-            self.address = Address(wanted.host, listening.getsockname()[1])
-        limits = self._settings.limits
-        config = uvicorn.Config(
-            self._app,
-            http=Connection,
-            ws="none",
-            lifespan="off",
-            loop="none",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            h11_max_incomplete_event_size=limits.header_bytes,
-            timeout_keep_alive=round(limits.idle_s),
-        )
-        config.load()
-        factory = functools.partial(
-            Connection,
-            config=config,
+            listening, self._remove_socket = _unix_socket(wanted.path)
+            self.address = wanted
+        factory = partial(
+            HttpConnection,
+            config=_uvicorn_config(self._app, self._settings.limits),
             server_state=self._state,
             app_state={},
-            limits=limits,
+            limits=self._settings.limits,
             is_over=lambda: self._is_closing,
         )
         self._is_closing = False
@@ -132,15 +113,18 @@ class WebServer:
             self._accepting.add(task)
             task.add_done_callback(self._accepting.discard)
 
-        self._acceptor = Acceptor(listening, accept, make_room=self._make_room, on_shortage=self._on_shortage)
+        connections = cast("set[HttpConnection]", self._state.connections)
+        self._acceptor = Acceptor(
+            listening,
+            accept,
+            make_room=partial(closed_longest_quiet, connections),
+            on_shortage=self._on_shortage,
+        )
         try:
             self._acceptor.start()
         except OSError as error:
             self._acceptor.close()
             raise WebRefusedError(f"it cannot listen at {wanted}: {error.strerror or error}") from error
-
-    def _make_room(self) -> bool:
-        return closed_longest_quiet(cast("set[Connection]", self._state.connections))
 
     async def close(self) -> None:
         """Listen no more, end the streams, give answers under way a moment, and close what is left."""
@@ -148,31 +132,47 @@ class WebServer:
             return
         self._is_closing = True
         self._acceptor.close()
-        self._remove()
+        self._remove_socket()
+        # Streams end by themselves now; without this, those that wait for events would use up the moment.
         self._site.live.close()
+        # Closes idle connections at once, and the others after their answer.
         for connection in list(self._state.connections):
             connection.shutdown()
         if self._state.tasks:
             await asyncio.wait(self._state.tasks, timeout=_LAST_WORDS_S)
+        # Whatever is left does not read or does not end: first its connection, then its task.
         for connection in list(self._state.connections):
             connection.transport.abort()
-        await asyncio.sleep(0)  # noqa: TID251 (yields: they hear that nobody listens any more)
+        await asyncio.sleep(0)  # noqa: TID251 (yields: their handlers see the disconnect)
         for task in list(self._state.tasks):
             task.cancel()
         if self._state.tasks:
             await asyncio.wait(self._state.tasks, timeout=_LAST_WORDS_S)
         for _ in range(_TURNS):
-            await asyncio.sleep(0)  # noqa: TID251 (yields: whoever was let in as it closed is shown the door)
+            await asyncio.sleep(0)  # noqa: TID251 (yields: connections accepted while it closed are ended)
         self._acceptor, self.address = None, None
 
-    def _remove(self) -> None:
-        path = self._settings.address.path
-        with suppress(OSError):
-            if path is not None and self._place is not None and _place_of(path) == self._place:
-                Path(path).unlink()
+
+def _uvicorn_config(app: ASGIApp, limits: WebLimits) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        http=HttpConnection,
+        ws="none",
+        lifespan="off",
+        loop="none",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        h11_max_incomplete_event_size=limits.header_bytes,
+        timeout_keep_alive=round(limits.idle_s),
+    )
+    config.load()
+    return config
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """One connection, with a limit on everything that a client can take its time with."""
 
     def __init__(
@@ -181,15 +181,14 @@ class Connection(H11Protocol):
         server_state: ServerState,
         app_state: dict[str, Any],
         *,
-        limits: Limits,
+        limits: WebLimits,
         is_over: Callable[[], bool],
     ) -> None:
         super().__init__(config, server_state, app_state)
         self._is_over = is_over
         self.logger = _logger
         self._limits = limits
-        self._asking: asyncio.TimerHandle | None = None
-        self._reading: asyncio.TimerHandle | None = None
+        self._timeouts: dict[str, asyncio.TimerHandle] = {}
         self.quiet_since_s = self.loop.time()
 
     @property
@@ -199,44 +198,36 @@ class Connection(H11Protocol):
         return cycle is None or cycle.response_complete or (cycle.more_body and not cycle.response_started)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Somebody came."""
         super().connection_made(transport)
-        if self._is_over():
+        others = cast("set[HttpConnection]", self.connections) - {self}
+        is_full = len(others) >= self._limits.connections
+        # The kernel may have let it in before we stopped listening.
+        if self._is_over() or (is_full and not closed_longest_quiet(others)):
             transport.abort()
-            return
-        others = cast("set[Connection]", self.connections) - {self}
-        if len(others) >= self._limits.connections and not closed_longest_quiet(others):
-            transport.abort()
-            return
-        self._expect()
+        else:
+            self._limit("request", self._limits.request_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Somebody went."""
-        self._stop_waiting()
+        self._lift("request", "reading")
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Something came; the head of a request has to be whole in time, however it trickles in."""
         before = cast("RequestResponseCycle | None", self.cycle)  # there is none before the first request
-        if self._asking is None and (before is None or before.response_complete):
-            self._expect()
+        if before is None or before.response_complete:
+            self._limit("request", self._limits.request_s)
         super().data_received(data)
         if self.cycle is not before:
             self.quiet_since_s = self.loop.time()
-            self._arrived()
+            self._lift("request")
 
     def pause_writing(self) -> None:
-        """The reader does not read."""
         super().pause_writing()
-        if self._reading is None:
-            self._reading = self.loop.call_later(self._limits.write_s, self.transport.abort)
+        self._limit("reading", self._limits.write_s)
 
     def resume_writing(self) -> None:
-        """The reader reads."""
         super().resume_writing()
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
+        self._lift("reading")
 
     def _unsupported_upgrade_warning(self) -> None:
         """Say nothing of somebody who would rather have a web socket: the request is like any other."""
@@ -258,22 +249,18 @@ class Connection(H11Protocol):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
-    def _expect(self) -> None:
-        self._asking = self.loop.call_later(self._limits.request_s, self.transport.abort)
+    def _limit(self, what: str, seconds: float) -> None:
+        """Close the connection unless `_lift` is called in time; a limit that is set already stays."""
+        if what not in self._timeouts:
+            self._timeouts[what] = self.loop.call_later(seconds, self.transport.abort)
 
-    def _arrived(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
-            self._asking = None
-
-    def _stop_waiting(self) -> None:
-        self._arrived()
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
+    def _lift(self, *limits: str) -> None:
+        for what in limits:
+            if (timeout := self._timeouts.pop(what, None)) is not None:
+                timeout.cancel()
 
 
-def closed_longest_quiet(connections: set[Connection]) -> bool:
+def closed_longest_quiet(connections: set[HttpConnection]) -> bool:
     """Close the one of *connections* that has kept quiet longest; whether there was one."""
     quiet = [each for each in connections if each.is_quiet and not each.transport.is_closing()]
     if not quiet:
@@ -282,15 +269,14 @@ def closed_longest_quiet(connections: set[Connection]) -> bool:
     return True
 
 
-def url_of(where: Address) -> str:
-    """Where a browser finds what listens at *where*."""
+def url_of(where: ListenAddress) -> str:
     if where.path is not None:
         return str(where)
     host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(where.host, where.host)  # noqa: S104
-    return f"http://{Address(host, where.port)}/"
+    return f"http://{ListenAddress(host, where.port)}/"
 
 
-def _tcp_socket(where: Address) -> socket.socket:
+def _tcp_socket(where: ListenAddress) -> socket.socket:
     try:
         found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -312,42 +298,9 @@ def _tcp_socket(where: Address) -> socket.socket:
     return made
 
 
-def _unix_socket(path: str) -> socket.socket:
-    """A socket at *path* that only its owner may open. One that nobody answers at is replaced."""
-    with suppress(FileNotFoundError):
-        if not stat.S_ISSOCK(Path(path).lstat().st_mode):
-            raise WebRefusedError(f"{path} is not a socket; remove it, or choose another path")
-        if _is_answered(path):
-            raise WebRefusedError(f"another program listens at {path}; choose another path")
-        with suppress(FileNotFoundError):
-            Path(path).unlink()
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def _unix_socket(path: str) -> tuple[socket.socket, Callable[[], None]]:
     try:
-        made.setblocking(False)
-        # The mode is set as the socket is made: there is no moment at which others may open it.
-        before = os.umask(0o177)
-        try:
-            made.bind(path)
-        finally:
-            os.umask(before)
-    except OSError as error:
-        made.close()
-        raise WebRefusedError(f"it cannot listen at {path}: {error.strerror or error}") from error
-    return made
-
-
-def _is_answered(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(_PROBE_S)
-        try:
-            probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            return True
-    return True
-
-
-def _place_of(path: str) -> tuple[int, int]:
-    status = os.lstat(path)
-    return status.st_dev, status.st_ino
+        return unix_socket(path)
+    except SocketPathError as error:
+        taken = f"another program listens at {path}; choose another path"
+        raise WebRefusedError(taken if error.is_answered else f"{path}: {error.reason}") from error

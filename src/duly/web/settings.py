@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
-from duly.config.addresses import Address, address
 from duly.config.schema import DEFAULT_LISTEN, Config
+from duly.config.values import ListenAddress, address
 from duly.errors import SchedulerError
 
 SHORTEST_TOKEN = 16
@@ -29,9 +29,7 @@ class WebRefusedError(SchedulerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How much of everything there may be."""
-
+class WebLimits:
     connections: int = 512
     header_bytes: int = 16 * 1024
     url_bytes: int = 4 * 1024
@@ -48,37 +46,29 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
-    """What the web is started with."""
-
     listen: str = DEFAULT_LISTEN
     is_listen_given: bool = False
     operator_token: str | None = field(default=None, repr=False)
     viewer_token: str | None = field(default=None, repr=False)
     allowed_hosts: tuple[str, ...] = ()
-    limits: Limits = Limits()
+    limits: WebLimits = WebLimits()
 
     @property
-    def address(self) -> Address:
-        """Where it listens."""
+    def address(self) -> ListenAddress:
         return address(self.listen)
 
     @property
     def is_local(self) -> bool:
         """Whether nobody outside this machine can reach it."""
-        return is_local(self.address)
+        if self.address.path is not None or self.address.host == "localhost":
+            return True
+        try:
+            return ip_address(self.address.host).is_loopback
+        except ValueError:
+            return False
 
 
-def is_local(where: Address) -> bool:
-    """Whether nobody outside this machine can reach this address."""
-    if where.path is not None or where.host == "localhost":
-        return True
-    try:
-        return ip_address(where.host).is_loopback
-    except ValueError:
-        return False
-
-
-def checked(settings: WebSettings) -> WebSettings:
+def checked_settings(settings: WebSettings) -> WebSettings:
     """The settings, if one may listen with them. Raises WebRefusedError."""
     if not settings.is_local and settings.operator_token is None:
         raise WebRefusedError(
@@ -93,12 +83,12 @@ def checked(settings: WebSettings) -> WebSettings:
 def settings_from(config: Config, environ: MutableMapping[str, str]) -> WebSettings:
     """What a configuration and the environment say. Raises WebRefusedError.
 
-    The tokens are taken out of the environment, lest every service inherit them.
+    The tokens are taken out of the environment, so that services do not inherit them.
     """
     dashboard = config.dashboard
     operator = _from_environment(environ, _OPERATOR)
     viewer = _from_environment(environ, _VIEWER)
-    return checked(
+    return checked_settings(
         WebSettings(
             listen=dashboard.listen,
             is_listen_given=config.is_listen_given,

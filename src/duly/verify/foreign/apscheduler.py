@@ -1,7 +1,7 @@
 """A recorder for another scheduler: APScheduler 3, through the events that it gives to listeners.
 
-A listener hears of a run when it is submitted to an executor, which is the nearest to its start that
-APScheduler tells, and of its end when the executor reports that. Jobs are recorded if their trigger means
+A listener is called when a run is submitted to an executor: that is the event nearest to its start. It is
+called again when the executor reports the end. Jobs are recorded if their trigger means
 exactly what a five-field cron text means; every other one is left out and named in the log. Pausing is
 recorded as an `initialize` that failed, since that, too, ends all starting and forgets nothing. What
 APScheduler itself declares missed is recorded as that. It must never harm the scheduler: it changes nothing
@@ -11,12 +11,13 @@ A heartbeat in a thread of its own dates the silence: a scheduler that hangs tel
 without a heartbeat the time in which it ran nothing would not be in the trace.
 """
 
+import functools
 import logging
 import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from importlib.metadata import version
 from itertools import count
@@ -26,25 +27,12 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from duly.clock import Clock, HostClock
-from duly.events import described, tell_operator
+from duly.events import described, warn_operator
 from duly.instant import instant_of, milliseconds
-from duly.verify.dues import CronTextError, Dues
+from duly.verify import trace
+from duly.verify.dues import Dues, ScheduleTextError
 from duly.verify.foreign.table import NO_RETRY_MS
-from duly.verify.foreign.triggers import NotCronError, cron_text_of
-from duly.verify.origin import header_for, zone_name
-from duly.verify.trace import (
-    ClockStep,
-    End,
-    InitEnd,
-    InitStart,
-    Missed,
-    RunEnd,
-    RunStart,
-    StopEnd,
-    StopStart,
-    Tick,
-)
-from duly.verify.writer import Carried, TraceWriter
+from duly.verify.writer import Carried, TraceWriter, header_for, zone_name
 
 _log = logging.getLogger("duly.verify")
 
@@ -60,6 +48,7 @@ _STATE_RUNNING = 1
 
 Key = tuple[str, datetime]
 """A run as APScheduler tells it apart: the job's id, and the time for which it was scheduled."""
+Handler = Callable[["_JobTrace", Any], None]
 
 
 class APSchedulerRecorder:
@@ -67,8 +56,8 @@ class APSchedulerRecorder:
 
     *crons* gives the cron text of jobs, by id; it is taken at its word, and their triggers are not asked.
     *clock* is the clock that the scheduler reads, the host's unless it was replaced. *tick_s* is the interval
-    of the heartbeat; None turns it off. Only whoever moves a *clock* of their own knows when its time passes,
-    so there is no heartbeat then: call `tick` instead.
+    of the heartbeat; None turns it off. With a *clock* there is no heartbeat: only its owner knows
+    when its time passes. Call `tick` instead.
     """
 
     def __init__(
@@ -83,24 +72,28 @@ class APSchedulerRecorder:
         self._path = path
         self._crons = dict(crons or {})
         for job_id, text in self._crons.items():
-            _check(job_id, text)
+            try:
+                Dues(text, UTC)
+            except ScheduleTextError as error:
+                reason = f'the cron text "{text[:80]}" for job "{job_id}" cannot be judged: {error}'
+                raise ValueError(reason) from error
         self._clock = clock
         self._proc = proc or uuid.uuid4().hex[:8]  # noqa: TID251 (which process this is)
         self._tick_s = tick_s if clock is None else None
         self._heartbeat: threading.Thread | None = None
         self._closing = threading.Event()
         self._scheduler: Any = None
-        self._ledger: _Ledger | None = None
+        self._job_trace: _JobTrace | None = None
         self._zone: tzinfo = UTC
         self._left_out: set[str] = set()
         self._graces_s: dict[str, float | None] = {}
-        self._hearing: dict[int, Callable[[Any], None]] = {}
+        self._handlers: dict[int, Handler] = {}
 
     def attach(self, scheduler: Any) -> None:
         """Record *scheduler* from now on, whether it has been started or not."""
         if self._scheduler is not None:
             raise RuntimeError("this recorder has a scheduler already; a trace tells of one only")
-        self._zone = _named(scheduler.timezone)
+        self._zone = _zone_to_trace(scheduler.timezone)
         header = msgspec.structs.replace(
             header_for(self._zone, "unknown", 0, is_durable=False),
             impl=f"APScheduler {version('apscheduler')}",
@@ -108,47 +101,44 @@ class APSchedulerRecorder:
             delta_ms=_DELTA_MS,
         )
         self._scheduler = scheduler
-        self._ledger = _Ledger(self._path, header, self._proc, self._clock)
-        self._hearing = self._hearings()
-        scheduler.add_listener(self._hear, sum(self._hearing))
+        self._job_trace = _JobTrace(self._path, header, self._proc, self._clock)
+        self._handlers = self._handlers_by_code()
+        scheduler.add_listener(self._on_job_event, sum(self._handlers))
         if scheduler.state == _STATE_RUNNING:
-            self._on_started(None)
+            self._on_started(self._job_trace, None)
         if self._tick_s is not None:
-            arguments = (self._ledger, self._tick_s)
+            arguments = (self._job_trace, self._tick_s)
             self._heartbeat = threading.Thread(
                 target=self._beat, args=arguments, name="duly-recorder", daemon=True
             )
             self._heartbeat.start()
 
     def tick(self) -> None:
-        """Record that time has passed."""
-        if self._ledger is not None:
-            self._ledger.tick()
+        if self._job_trace is not None:
+            self._job_trace.tick()
 
-    def _beat(self, ledger: "_Ledger", tick_s: float) -> None:
+    def _beat(self, job_trace: "_JobTrace", tick_s: float) -> None:
         while not self._closing.wait(tick_s):
-            ledger.tick()
+            job_trace.tick()
 
     def close(self) -> None:
         """End the recording. The scheduler is not touched."""
         self._closing.set()
-        if (
-            self._heartbeat is not None
-        ):  # it takes no lock but the ledger's, so that this cannot wait for ever
+        if self._heartbeat is not None:  # it takes no lock but the trace's, so that this cannot wait for ever
             self._heartbeat.join()
-        if self._ledger is not None:
-            self._scheduler.remove_listener(self._hear)
-            self._ledger.close()
-            self._ledger = None
+        if self._job_trace is not None:
+            self._scheduler.remove_listener(self._on_job_event)
+            self._job_trace.close()
+            self._job_trace = None
 
-    def _hearings(self) -> dict[int, Callable[[Any], None]]:
+    def _handlers_by_code(self) -> dict[int, Handler]:
         from apscheduler import events  # noqa: PLC0415 (a peer: present only where it is used)
 
         return {
             events.EVENT_SCHEDULER_STARTED: self._on_started,
             events.EVENT_SCHEDULER_RESUMED: self._on_started,
-            events.EVENT_SCHEDULER_PAUSED: self._on_paused,
-            events.EVENT_SCHEDULER_SHUTDOWN: self._on_shutdown,
+            events.EVENT_SCHEDULER_PAUSED: lambda job_trace, _: job_trace.pause(),
+            events.EVENT_SCHEDULER_SHUTDOWN: lambda job_trace, _: job_trace.stop(),
             events.EVENT_JOBSTORE_ADDED: self._on_jobs,
             events.EVENT_JOBSTORE_REMOVED: self._on_jobs,
             events.EVENT_ALL_JOBS_REMOVED: self._on_jobs,
@@ -156,56 +146,48 @@ class APSchedulerRecorder:
             events.EVENT_JOB_MODIFIED: self._on_job,
             events.EVENT_JOB_REMOVED: self._on_job_removed,
             events.EVENT_JOB_SUBMITTED: self._on_submitted,
-            events.EVENT_JOB_EXECUTED: lambda event: self._on_outcome(event, ok=True),
-            events.EVENT_JOB_ERROR: lambda event: self._on_outcome(event, ok=False),
-            events.EVENT_JOB_MISSED: lambda event: self._on_outcome(event, ok=None),
+            events.EVENT_JOB_EXECUTED: functools.partial(self._on_outcome, ok=True),
+            events.EVENT_JOB_ERROR: functools.partial(self._on_outcome, ok=False),
+            events.EVENT_JOB_MISSED: functools.partial(self._on_outcome, ok=None),
             events.EVENT_JOB_MAX_INSTANCES: self._on_skipped,
         }
 
-    def _hear(self, event: Any) -> None:
-        self._hearing[event.code](event)
+    def _on_job_event(self, event: Any) -> None:
+        job_trace = self._job_trace  # None: another thread has closed the recording
+        if job_trace is not None:
+            self._handlers[event.code](job_trace, event)
 
-    # The jobs are asked for before the ledger's lock is taken, never after: a thread that changes jobs holds
+    # The jobs are asked for before the trace's lock is taken, never after: a thread that changes jobs holds
     # APScheduler's lock while it tells its listeners.
 
-    def _on_started(self, _: Any) -> None:
-        if self._scheduler.state == _STATE_RUNNING and self._ledger is not None:  # else: started paused
-            self._ledger.begin(self._texts())
+    def _on_started(self, job_trace: "_JobTrace", _: Any) -> None:
+        if self._scheduler.state == _STATE_RUNNING:  # else: started paused
+            job_trace.begin(self._texts())
 
-    def _on_paused(self, _: Any) -> None:
-        if self._ledger is not None:
-            self._ledger.pause()
+    def _on_jobs(self, job_trace: "_JobTrace", _: Any) -> None:
+        if self._scheduler.state == _STATE_RUNNING:
+            job_trace.change(self._texts())
 
-    def _on_shutdown(self, _: Any) -> None:
-        if self._ledger is not None:
-            self._ledger.stop()
-
-    def _on_jobs(self, _: Any) -> None:
-        if self._scheduler.state == _STATE_RUNNING and self._ledger is not None:
-            self._ledger.change(self._texts())
-
-    def _on_job(self, event: Any) -> None:
-        if self._scheduler.state == _STATE_RUNNING and self._ledger is not None:
+    def _on_job(self, job_trace: "_JobTrace", event: Any) -> None:
+        if self._scheduler.state == _STATE_RUNNING:
             job = self._scheduler.get_job(event.job_id, event.jobstore)
-            text = self._text(job) if job is not None else None
-            self._ledger.change_one(event.job_id, text)
+            job_trace.change_one(event.job_id, self._text(job) if job is not None else None)
 
-    def _on_job_removed(self, event: Any) -> None:
-        if self._ledger is not None:
-            self._ledger.change_one(event.job_id, None)
+    def _on_job_removed(self, job_trace: "_JobTrace", event: Any) -> None:
+        job_trace.change_one(event.job_id, None)
 
-    def _on_submitted(self, event: Any) -> None:
-        if event.job_id in self._left_out or self._ledger is None:
-            return
-        self._ledger.submit(event.job_id, event.scheduled_run_times, self._graces_s.get(event.job_id))
+    def _on_submitted(self, job_trace: "_JobTrace", event: Any) -> None:
+        if event.job_id not in self._left_out:
+            grace_s = self._graces_s.get(event.job_id)
+            job_trace.submit(event.job_id, event.scheduled_run_times, grace_s)
 
-    def _on_outcome(self, event: Any, *, ok: bool | None) -> None:
-        if event.job_id not in self._left_out and self._ledger is not None:
-            self._ledger.finish((event.job_id, event.scheduled_run_time), ok=ok)
+    def _on_outcome(self, job_trace: "_JobTrace", event: Any, *, ok: bool | None) -> None:
+        if event.job_id not in self._left_out:
+            job_trace.finish((event.job_id, event.scheduled_run_time), ok=ok)
 
-    def _on_skipped(self, event: Any) -> None:
-        if event.job_id not in self._left_out and self._ledger is not None:
-            self._ledger.tick()
+    def _on_skipped(self, job_trace: "_JobTrace", event: Any) -> None:
+        if event.job_id not in self._left_out:
+            job_trace.tick()
 
     def _texts(self) -> dict[str, str]:
         texts = {job.id: self._text(job) for job in self._scheduler.get_jobs()}
@@ -230,16 +212,18 @@ class APSchedulerRecorder:
             )
 
 
-class _Ledger:
+class _JobTrace:
     """Dates what is heard, puts it into an order that a trace may have, writes it. Any thread may call."""
 
     def __init__(self, path: str | os.PathLike[str], header: Any, proc: str, clock: Clock | None) -> None:
+        # Listeners are called by several threads. A line is dated and written under the lock, so that lines
+        # are in the order of their times.
         self._lock = threading.Lock()
         self._proc = proc
         self._clock = clock or HostClock()
         # Only the host's clock can be compared with the steady one.
         self._steady_s: Callable[[], float] | None = time.monotonic if clock is None else None
-        self._writer = TraceWriter(path, header, carried=self._carried)
+        self._writer = TraceWriter(path, header, carried=self._carried_over)
         self._writer.open()
         self._last_us: int | None = self._writer.last_us
         self._looked_s: float | None = None
@@ -274,11 +258,10 @@ class _Ledger:
             now_us = self._settled_us()
             self._is_active = False
             call = next(self._calls)
-            self._write(StopStart, now_us, call=call)
-            self._write(StopEnd, now_us, call=call)
+            self._write(trace.StopStart, now_us, call=call)
+            self._write(trace.StopEnd, now_us, call=call)
 
     def change(self, texts: dict[str, str]) -> None:
-        """The jobs have become these."""
         with self._lock:
             self._before_change(is_change=texts != self._texts)
             self._texts = dict(texts)
@@ -317,30 +300,28 @@ class _Ledger:
             self._finish(key, self._settled_us(), ok=ok)
 
     def tick(self) -> None:
-        """Record that time has passed."""
         with self._lock:
-            self._write(Tick, self._settled_us())
+            self._write(trace.Tick, self._settled_us())
 
     def close(self) -> None:
-        """Mark the end, and close the file."""
         with self._lock:
-            self._write(End, self._settled_us())
+            self._write(trace.End, self._settled_us())
             self._writer.close()
 
     def _start(self, key: Key, now_us: int) -> int:
         run = self._submitted[key] = next(self._runs)
-        self._write(RunStart, now_us, id=key[0], run=run)
+        self._write(trace.RunStart, now_us, id=key[0], run=run)
         return run
 
     def _finish(self, key: Key, now_us: int, *, ok: bool | None) -> None:
         run = self._submitted[key]
         if ok is None:
             del self._submitted[key]
-            self._write(Missed, now_us, id=key[0], due=milliseconds(instant_of(key[1])), run=run)
+            self._write(trace.Missed, now_us, id=key[0], due=milliseconds(instant_of(key[1])), run=run)
             return
         run = self._start(key, now_us) if run is None else run
         del self._submitted[key]
-        self._write(RunEnd, now_us, id=key[0], run=run, ok=ok)
+        self._write(trace.RunEnd, now_us, id=key[0], run=run, ok=ok)
 
     def _before_change(self, *, is_change: bool) -> None:
         """Note the time of a change; lists that have settled are written first."""
@@ -368,10 +349,10 @@ class _Ledger:
     def _write_list(self, at_us: int, *, ok: bool) -> None:
         self._unwritten_us = None
         call = next(self._calls)
-        self._write(InitStart, at_us, call=call, regs=self._regs())
-        self._write(InitEnd, at_us, call=call, ok=ok)
+        self._write(trace.InitStart, at_us, call=call, regs=self._regs())
+        self._write(trace.InitEnd, at_us, call=call, ok=ok)
 
-    def _regs(self) -> list[tuple[str, str, float]]:
+    def _regs(self) -> trace.Regs:
         # APScheduler has no retries.
         return [(job_id, text, NO_RETRY_MS) for job_id, text in self._texts.items()]
 
@@ -381,7 +362,9 @@ class _Ledger:
         expected_us = self._expected_us(now_us)
         if self._last_us is not None and (now_us < self._last_us or now_us > expected_us):
             self._settle()
-            self._write(ClockStep, now_us, origin=milliseconds(max(self._last_us, min(expected_us, now_us))))
+            self._write(
+                trace.ClockStep, now_us, origin=milliseconds(max(self._last_us, min(expected_us, now_us)))
+            )
         self._last_us = now_us
         return now_us
 
@@ -402,33 +385,23 @@ class _Ledger:
             is_well = self._writer.write(event)
         except OSError as error:
             if not self._is_complained_of:
-                tell_operator(
+                warn_operator(
                     f"duly: the trace cannot be written and has a gap from here: {described(error)}"
                 )
             self._is_complained_of = True
         else:
             self._is_complained_of &= not is_well
 
-    def _carried(self) -> Carried | None:
-        """What a new file has to begin with."""
+    def _carried_over(self) -> Carried | None:
         if not self._is_active or self._last_us is None:
             return None
         at_ms = milliseconds(self._last_us)
-        begun = InitStart(t=at_ms, proc=self._proc, call=0, regs=self._regs())
-        events = (begun, InitEnd(t=at_ms, proc=self._proc, call=0, ok=True))
+        begun = trace.InitStart(t=at_ms, proc=self._proc, call=0, regs=self._regs())
+        events = (begun, trace.InitEnd(t=at_ms, proc=self._proc, call=0, ok=True))
         return Carried(events, [(key[0], run) for key, run in self._submitted.items() if run is not None])
 
 
-def _check(job_id: str, text: str) -> None:
-    try:
-        Dues(text, UTC)
-    except CronTextError as error:
-        raise ValueError(
-            f'the cron text "{text[:80]}" for job "{job_id}" cannot be judged: {error}'
-        ) from error
-
-
-def _named(zone: Any) -> tzinfo:
+def _zone_to_trace(zone: Any) -> tzinfo:
     """The zone of a scheduler as one that a trace can name; pytz has its own kind."""
     name = getattr(zone, "zone", None)
     found = ZoneInfo(name) if name is not None else zone
@@ -439,3 +412,89 @@ def _named(zone: Any) -> tzinfo:
 # Triggers as cron text. APScheduler counts weekdays from Monday, has seconds, weeks and years, and wants day
 # and weekday to match both; cron counts from Sunday, has none of these, and wants either once both are
 # restricted. What five fields cannot say is refused with its reason, never approximated.
+
+
+_BOUNDS = {"second": (0, 59), "minute": (0, 59), "hour": (0, 23)}
+_BOUNDS |= {"day": (1, 31), "month": (1, 12), "day_of_week": (0, 6)}
+_UNSAYABLE = ("year", "week")
+_ORDINARY = ("AllExpression", "RangeExpression", "MonthRangeExpression", "WeekdayRangeExpression")
+
+
+class NotCronError(ValueError):
+    """A trigger that no five-field cron text means exactly."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def cron_text_of(trigger: Any, zone: tzinfo) -> str:
+    """The cron text that in *zone* means what *trigger* does. Raises NotCronError if there is none."""
+    if type(trigger).__name__ != "CronTrigger":
+        raise NotCronError(f"its trigger is {type(trigger).__name__}, not CronTrigger")
+    _require_plain(trigger, zone)
+    fields = {field.name: field for field in trigger.fields}
+    for name in _UNSAYABLE:
+        if str(fields[name]) != "*":
+            raise NotCronError(f"cron has no field {name}")
+    numbers = {name: _numbers(fields[name], *bounds) for name, bounds in _BOUNDS.items()}
+    if numbers["second"] != {0}:
+        raise NotCronError("it fires at seconds other than 0")
+    text = _text(numbers)
+    try:
+        Dues(text, UTC)
+    except ScheduleTextError as error:
+        raise NotCronError(f'as cron text it is "{text}", and {error}') from error
+    return text
+
+
+def _require_plain(trigger: Any, zone: tzinfo) -> None:
+    if trigger.jitter:
+        raise NotCronError("it fires at random within its jitter")
+    if trigger.start_date is not None or trigger.end_date is not None:
+        raise NotCronError("it is limited by start_date or end_date")
+    if _name(trigger.timezone) != _name(zone):
+        raise NotCronError(f"its zone is {trigger.timezone}, and the scheduler's {zone}")
+
+
+def _name(zone: Any) -> str:
+    """What tells zones apart: the name of ZoneInfo's and pytz's, or else the offset, which never changes."""
+    name = getattr(zone, "key", None) or getattr(zone, "zone", None)
+    return str(name) if name else datetime(2000, 1, 1, tzinfo=zone).strftime("%Z")
+
+
+def _text(numbers: dict[str, set[int]]) -> str:
+    weekdays = {(weekday + 1) % 7 for weekday in numbers["day_of_week"]}
+    day, weekday = _field(numbers["day"], 1, 31), _field(weekdays, 0, 6)
+    if day != "*" != weekday:
+        raise NotCronError("it restricts both day and weekday; cron fires when either matches")
+    minute, hour = _field(numbers["minute"], 0, 59), _field(numbers["hour"], 0, 23)
+    return f"{minute} {hour} {day} {_field(numbers['month'], 1, 12)} {weekday}"
+
+
+def _numbers(field: Any, low: int, high: int) -> set[int]:
+    named: set[int] = set()
+    for expression in field.expressions:
+        if type(expression).__name__ not in _ORDINARY:
+            raise NotCronError(f'cron cannot say "{expression}" in the field {field.name}')
+        first = getattr(expression, "first", low)
+        last = getattr(expression, "last", None)
+        named.update(range(first, (high if last is None else last) + 1, expression.step or 1))
+    return named
+
+
+def _field(numbers: set[int], low: int, high: int) -> str:
+    """Numbers as a cron field: `*` for all, or else ranges."""
+    if len(numbers) == high - low + 1:
+        return "*"
+    return ",".join(f"{first}-{last}" if first != last else f"{first}" for first, last in _ranges(numbers))
+
+
+def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = ranges[-1][0], number
+        else:
+            ranges.append((number, number))
+    return ranges

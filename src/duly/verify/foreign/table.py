@@ -1,9 +1,9 @@
 """A table of runs as a trace: what any scheduler can be asked for, a row for every run, becomes trace lines.
 
 Two CSV texts come in: the runs (task, start, end, ok) and the tasks (task, cron, retry_delay). What a table
-cannot say is read in the scheduler's favour: the whole list is taken as in effect from the first moment on,
-over a store of which nothing is known, and a run of which nobody knows the end ended when its task next
-started. What cannot be understood is a `CsvError` that names the row; no row is left out in silence.
+cannot say is read in the scheduler's favour. The whole list is in effect from the first moment on, over a
+store that may hold anything. A run whose end is not known ended when its task next started. What cannot be
+understood is a `CsvError` that names the row; no row is left out in silence.
 """
 
 import csv
@@ -16,19 +16,9 @@ from typing import TextIO
 
 import msgspec
 
-from duly.verify.dues import CronTextError, Dues, instant_us
-from duly.verify.trace import (
-    VERSION,
-    End,
-    Event,
-    Header,
-    InitEnd,
-    InitStart,
-    RunEnd,
-    RunStart,
-    TraceError,
-    zone_of,
-)
+from duly.verify import trace
+from duly.verify.dues import Dues, ScheduleTextError, instant_us
+from duly.verify.trace import VERSION, Header, TraceError, TraceEvent, zone_of
 
 NO_RETRY_MS = 1000 * 365 * 86_400_000
 """The delay of a task that is never retried: a thousand years."""
@@ -98,10 +88,13 @@ def lines_from_csv(
     in_sight = _within(all_runs, since_ms, until_ms)
     in_flight = [(run.task, run.number) for run in in_sight if run.start_ms < since_ms]
     header = Header(v=VERSION, tz=zone, store="unknown", impl="csv", running=in_flight, first_due="after")
-    opening: list[Event] = [InitStart(t=since_ms, call=1, regs=regs), InitEnd(t=since_ms, call=1, ok=True)]
+    opening: list[TraceEvent] = [
+        trace.InitStart(t=since_ms, call=1, regs=regs),
+        trace.InitEnd(t=since_ms, call=1, ok=True),
+    ]
     events = opening + _events(in_sight, since_ms, until_ms)
     horizon_ms = events[-1].t if until_ms is None else until_ms
-    return (msgspec.json.encode(line) + b"\n" for line in (header, *events, End(t=horizon_ms)))
+    return (msgspec.json.encode(line) + b"\n" for line in (header, *events, trace.End(t=horizon_ms)))
 
 
 def _zone(name: str) -> tzinfo:
@@ -112,7 +105,7 @@ def _zone(name: str) -> tzinfo:
 
 
 def _within(runs: list[_Run], since_ms: float, until_ms: float | None) -> list[_Run]:
-    """The runs of which anything happened in the time that is judged, unknown ends made certain."""
+    """The runs that were in flight at any time that is judged, unknown ends made certain."""
     last_ms = math.inf if until_ms is None else until_ms
     ended = _with_ends(runs)
     return [
@@ -132,15 +125,15 @@ def _with_ends(runs: list[_Run]) -> Iterator[_Run]:
             yield _Run(run.number, run.task, run.start_ms, next_ms, ok=True) if run.end_ms is None else run
 
 
-def _events(runs: Iterable[_Run], since_ms: float, until_ms: float | None) -> list[Event]:
+def _events(runs: Iterable[_Run], since_ms: float, until_ms: float | None) -> list[TraceEvent]:
     """Starts and ends in order; at one time the ends come first, but never before their own start."""
-    keyed: list[tuple[tuple[float, int, int, int], Event]] = []
+    keyed: list[tuple[tuple[float, int, int, int], TraceEvent]] = []
     for run in runs:
         if run.start_ms >= since_ms:
-            start = RunStart(t=run.start_ms, id=run.task, run=run.number)
+            start = trace.RunStart(t=run.start_ms, id=run.task, run=run.number)
             keyed.append(((run.start_ms, 1, run.number, 0), start))
         if run.end_ms is not None and (until_ms is None or run.end_ms <= until_ms):
-            end = RunEnd(t=run.end_ms, id=run.task, run=run.number, ok=run.ok)
+            end = trace.RunEnd(t=run.end_ms, id=run.task, run=run.number, ok=run.ok)
             at_once = run.end_ms == run.start_ms
             keyed.append(((run.end_ms, int(at_once), run.number, 1), end))
     return [event for _, event in sorted(keyed, key=lambda pair: pair[0])]
@@ -155,7 +148,7 @@ def _registrations(tasks: TextIO, zone: tzinfo) -> Iterator[tuple[str, str, floa
         names.add(name)
         try:
             Dues(text, zone)
-        except CronTextError as error:
+        except ScheduleTextError as error:
             hint = 'write five fields of numbers, lists and ranges, such as "0,30 8-17 * * 1-5"'
             raise row.error(f'the cron text "{text[:80]}" cannot be judged: {error}; {hint}') from error
         yield name, text, _delay_ms(row)

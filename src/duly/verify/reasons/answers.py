@@ -1,18 +1,18 @@
 """What an answer to "why" is, in words and for machines, and what can be said of a civil minute by itself.
 
 Whether the clocks showed a minute at all, or twice, and whether a cron text names it, needs no trace. The
-rest is found out in `why.py`, from a trace, or less precisely from a store.
+rest is worked out in `why.py`, from a trace, or less precisely from a store.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
-from difflib import get_close_matches
 from enum import StrEnum
 
+from duly.formatting import close_names, counted
 from duly.instant import EARLIEST_US
 from duly.verify.dues import NEVER_US, Dues, face_at, instant_us, minute_start_us
-from duly.verify.reasons.arrivals import MINUTE_US, MOST_COUNTED, Cause, CauseKind, Run, latest
+from duly.verify.reasons.chronicle import MINUTE_US, MOST_COUNTED, CauseKind, StartCause, TracedRun, latest
 
 _LOOK_BACK_US = 30 * 366 * 86_400_000_000
 """No cron text is due less often than this."""
@@ -44,12 +44,12 @@ class Answer:
     """None for a minute that the clocks skipped."""
     reason: str = ""
     cron: str | None = None
-    run: Run | None = None
+    run: TracedRun | None = None
     late_us: int | None = None
     dues_answered: int = 0
     details: tuple[str, ...] = ()
     """More sentences."""
-    runs: Sequence[Run] = ()
+    runs: Sequence[TracedRun] = ()
     """What started within the minute."""
     times: Mapping[str, int] = field(default_factory=dict)
     """The instants that the sentence speaks of."""
@@ -58,16 +58,13 @@ class Answer:
 
     @property
     def is_due(self) -> bool:
-        """Whether the minute is a due of the task."""
         return self.kind in {Kind.ANSWERED, Kind.MERGED, Kind.DOWN, Kind.PENDING, Kind.CLEARED}
 
 
 class UnknownTaskError(ValueError):
-    """Nothing is known of a task of that name."""
-
     def __init__(self, task: str, known: Sequence[str]) -> None:
         self.task = task
-        self.close = get_close_matches(task[:200], known, n=3)
+        self.close = close_names(task, known)
         super().__init__(f"nothing is known of a task {task!r}")
 
 
@@ -117,13 +114,12 @@ def length_text(length_us: int) -> str:
 
 
 def count_text(count: int, noun: str = "due") -> str:
-    """A number of dues."""
     if count > MOST_COUNTED:
         return f"more than {MOST_COUNTED:,} {noun}s"
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return counted(count, noun)
 
 
-def cause_text(cause: Cause, words: Words, by_us: int) -> str:
+def cause_text(cause: StartCause, words: Words, by_us: int) -> str:
     """Why a run started, as the end of a sentence."""
     at = words.clock(cause.at_us, by_us)
     match cause.kind:
@@ -135,6 +131,8 @@ def cause_text(cause: Cause, words: Words, by_us: int) -> str:
             said = f"it was registered within the minute of {at}, which its cron text names"
         case CauseKind.RETRY:
             said = f"a retry was due after the failure at {at}"
+        case CauseKind.REQUEST:
+            said = f"it was asked for at {at}"
         case CauseKind.INTERRUPTED:
             said = f"a run was cut off by the crash at {at}"
         case CauseKind.BEFORE:
@@ -142,7 +140,7 @@ def cause_text(cause: Cause, words: Words, by_us: int) -> str:
     return f"perhaps {said}" if cause.is_perhaps else said
 
 
-def run_text(run: Run, words: Words) -> str:
+def run_text(run: TracedRun, words: Words) -> str:
     """A run: what became of it, and why it started."""
     because = "; also ".join(cause_text(cause, words, run.started_us) for cause in run.causes)
     ending: str = run.ending
@@ -197,13 +195,7 @@ def first_shown_us(minute_us: int, zone: tzinfo) -> int | None:
     return instant_us(face.replace(fold=0)) if face.fold else None
 
 
-def is_named(dues: Dues, minute_us: int) -> bool:
-    """Whether the minute is a due."""
-    return dues.after(minute_us - 1) == minute_us
-
-
 def neighbours(dues: Dues, minute_us: int) -> dict[str, int]:
-    """The dues before and after a minute."""
     before = latest(dues, max(minute_us - _LOOK_BACK_US, EARLIEST_US), minute_us - 1)
     after_us = dues.after(minute_us)
     found = {"before": before[-1]} if before else {}
@@ -211,13 +203,11 @@ def neighbours(dues: Dues, minute_us: int) -> dict[str, int]:
 
 
 def neighbours_text(times: Mapping[str, int], words: Words) -> tuple[str, ...]:
-    """A sentence on the dues around a minute."""
     said = [f"{name} it at {words.time(times[name])}" for name in ("before", "after") if name in times]
     return (f"It is due {' and '.join(said)}.",) if said else ()
 
 
 def skipped(skip: Skip, task: str, cron: str | None, zone: tzinfo) -> Answer:
-    """The answer for a minute that the clocks skipped."""
     words = Words(zone)
     sentence = (
         f'"{task}" was not due at {face_text(skip.face)}: that minute did not occur, '
@@ -225,8 +215,8 @@ def skipped(skip: Skip, task: str, cron: str | None, zone: tzinfo) -> Answer:
     )
     times: dict[str, int] = {"clocks_changed": skip.at_us}
     details: tuple[str, ...] = ()
-    if cron is not None:
-        names_it = is_named(Dues(cron, UTC), instant_us(skip.face.replace(tzinfo=UTC)))
+    if cron is not None and not Dues(cron, UTC).is_from_anchor:
+        names_it = Dues(cron, UTC).has(instant_us(skip.face.replace(tzinfo=UTC)))
         around = neighbours(Dues(cron, zone), skip.at_us)
         details = (f'Its cron text "{cron}" {"names" if names_it else "does not name"} it.',)
         details += neighbours_text(around, words)
@@ -240,23 +230,21 @@ def no_due(task: str, cron: str, minute_us: int, zone: tzinfo) -> Answer | None:
     """The answer for a minute that is no due of *cron*; None if it is one."""
     words, dues = Words(zone), Dues(cron, zone)
     at, first_us = words.time(minute_us), first_shown_us(minute_us, zone)
-    if is_named(dues, minute_us):
+    if dues.is_from_anchor:
+        sentence = f'"{task}" was not due at {at}: its schedule "{cron}" has no due in that minute.'
+        return Answer(Kind.NOT_DUE, task, sentence, minute_us, "not named", cron=cron)
+    if dues.has(minute_us):
         return None
     around = neighbours(dues, minute_us)
-    if first_us is not None and is_named(dues, first_us):
+    if first_us is not None and dues.has(first_us):
         sentence = (
             f'"{task}" was not due at {at}: the clocks showed that minute a second time, '
             f"and it was due the first time, at {words.time(first_us)}."
         )
         times = {"first_shown": first_us} | around
         return Answer(Kind.REPEATED, task, sentence, minute_us, "second showing", cron=cron, times=times)
+    sentence = f'"{task}" was not due at {at}: its cron text "{cron}" does not name that minute.'
+    details = neighbours_text(around, words)
     return Answer(
-        Kind.NOT_DUE,
-        task,
-        f'"{task}" was not due at {at}: its cron text "{cron}" does not name that minute.',
-        minute_us,
-        "not named",
-        cron=cron,
-        times=around,
-        details=neighbours_text(around, words),
+        Kind.NOT_DUE, task, sentence, minute_us, "not named", cron=cron, times=around, details=details
     )

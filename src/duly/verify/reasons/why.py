@@ -8,6 +8,7 @@ the scheduler remembered (docs/decisions/0011) the answer says "perhaps".
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
+from typing import Any
 
 from duly.verify.dues import NEVER_US, Dues, instant_us
 from duly.verify.reasons.answers import (
@@ -17,23 +18,22 @@ from duly.verify.reasons.answers import (
     UnknownTaskError,
     Words,
     count_text,
-    is_named,
     length_text,
     minute_of,
     no_due,
     skipped,
 )
-from duly.verify.reasons.arrivals import (
+from duly.verify.reasons.chronicle import (
     MINUTE_US,
     MOST_COUNTED,
     Arrivals,
-    Asked,
+    Chronicle,
     Downtime,
-    Run,
+    DueQuery,
     Tenure,
+    TracedRun,
     latest,
 )
-from duly.verify.reasons.chronicle import Chronicle
 from duly.verify.trace import Trace, zone_of
 
 _DOWN_WORDS = {
@@ -48,12 +48,12 @@ def why(trace: Trace, task: str, at: datetime | None = None) -> Answer:
     """Why *task* ran or did not run in the minute of *at*, or of its latest due. Raises UnknownTaskError."""
     zone = zone_of(trace.header.tz)
     if at is None:
-        return _Teller(_told(trace, task, Asked())).latest()
+        return _Explainer(_chronicle_of(trace, task, DueQuery())).latest()
     minute = minute_of(at, zone)
     if isinstance(minute, Skip):
-        teller = _Teller(_told(trace, task, Asked(minute.at_us)))
-        return skipped(minute, task, teller.cron_at(minute.at_us), zone)
-    return _Teller(_told(trace, task, Asked(minute))).minute(minute)
+        explainer = _Explainer(_chronicle_of(trace, task, DueQuery(minute.at_us)))
+        return skipped(minute, task, explainer.cron_at(minute.at_us), zone)
+    return _Explainer(_chronicle_of(trace, task, DueQuery(minute))).minute(minute)
 
 
 def why_latest(trace: Trace, task: str, count: int, at: datetime | None = None) -> list[Answer]:
@@ -62,10 +62,11 @@ def why_latest(trace: Trace, task: str, count: int, at: datetime | None = None) 
     if at is not None:
         zone = zone_of(trace.header.tz)
         until_us = instant_us(at if at.tzinfo is not None else at.replace(tzinfo=zone))
-    return _Teller(_told(trace, task, Asked(until_us=until_us, count=count))).dues(until_us, count)
+    asked = DueQuery(until_us=until_us, count=count)
+    return _Explainer(_chronicle_of(trace, task, asked)).dues(until_us, count)
 
 
-def _told(trace: Trace, task: str, asked: Asked) -> Chronicle:
+def _chronicle_of(trace: Trace, task: str, asked: DueQuery) -> Chronicle:
     chronicle = Chronicle(trace.header, task, asked)
     chronicle.follow(trace)
     if not chronicle.is_known:
@@ -73,38 +74,38 @@ def _told(trace: Trace, task: str, asked: Asked) -> Chronicle:
     return chronicle
 
 
-class _Teller:
-    """Tells what a chronicle knows."""
-
+class _Explainer:
     def __init__(self, chronicle: Chronicle) -> None:
-        self._told = chronicle
+        self._chronicle = chronicle
         self._task = chronicle.task_id
         self._words = Words(chronicle.zone)
+
+    def _answer(self, kind: Kind, sentence: str, minute_us: int | None, reason: str, **more: Any) -> Answer:
+        return Answer(kind, self._task, sentence, minute_us, reason, **more)
 
     # --- which dues ---
 
     def latest(self) -> Answer:
-        """The answer for the latest due of all."""
-        if self._told.arrivals:
-            arrivals = self._told.arrivals[-1]
-            return self._with_runs(
-                self._due(arrivals, latest(arrivals.dues, arrivals.first_us - 1, arrivals.to_us)[-1])
-            )
-        return self._never_due()
+        if not self._chronicle.arrivals:
+            return self._never_due()
+        arrivals = self._chronicle.arrivals[-1]
+        due_us = latest(arrivals.dues, arrivals.first_us - 1, arrivals.to_us)[-1]
+        return self._with_runs(self._due(arrivals, due_us))
 
     def minute(self, minute_us: int) -> Answer:
-        """The answer for a minute."""
-        if self._told.arrivals:
-            return self._with_runs(self._due(self._told.arrivals[-1], minute_us))
+        if self._chronicle.arrivals:
+            arrivals = self._chronicle.arrivals[-1]
+            due_us = arrivals.dues.after(max(minute_us, arrivals.first_us) - 1)
+            return self._with_runs(self._due(arrivals, due_us))
         return self._with_runs(self._no_due(minute_us))
 
     def dues(self, until_us: int, count: int) -> list[Answer]:
         """The answers for the latest dues. One that came again, after the clock was set back, counts anew."""
         answers: list[Answer] = []
-        for arrivals in reversed(self._told.arrivals):
+        for arrivals in reversed(self._chronicle.arrivals):
             to_us, left = min(arrivals.to_us, until_us), count - len(answers)
             found = latest(arrivals.dues, arrivals.first_us - 1, to_us, left) if left else []
-            answers += [self._noted(self._due(arrivals, due_us)) for due_us in reversed(found)]
+            answers += [self._with_notes(self._due(arrivals, due_us)) for due_us in reversed(found)]
         return answers[::-1]
 
     def cron_at(self, at_us: int) -> str | None:
@@ -116,15 +117,15 @@ class _Teller:
         """What was registered in a minute, the latest first."""
         return [
             tenure
-            for tenure in reversed(self._told.tenures)
+            for tenure in reversed(self._chronicle.tenures)
             if tenure.since_us < at_us + MINUTE_US and tenure.until_us > at_us
         ]
 
     def _with_runs(self, answer: Answer) -> Answer:
-        return self._noted(replace(answer, runs=tuple(self._told.runs)))
+        return self._with_notes(replace(answer, runs=tuple(self._chronicle.runs)))
 
-    def _noted(self, answer: Answer) -> Answer:
-        if not self._told.has_faults:
+    def _with_notes(self, answer: Answer) -> Answer:
+        if not self._chronicle.has_faults:
             return answer
         note = "The trace itself has faults, which may mislead this answer; duly verify tells them."
         return replace(answer, is_perhaps=True, details=(*answer.details, note))
@@ -132,32 +133,32 @@ class _Teller:
     # --- a due ---
 
     def _due(self, arrivals: Arrivals, due_us: int) -> Answer:
-        standing = arrivals.standing
-        if standing.cleared_us is not None:
-            answer = self._cleared(arrivals, due_us, standing.cleared_us)
-        elif standing.run is None:
+        pending = arrivals.pending
+        if pending.cleared_us is not None:
+            answer = self._answer_of_cleared(arrivals, due_us, pending.cleared_us)
+        elif pending.run is None:
             answer = self._pending(due_us)
         else:
-            answer = self._answered(arrivals, due_us, standing.run)
-        return self._doubted(arrivals, due_us, replace(answer, cron=arrivals.dues.text))
+            answer = self._answer_by_run(arrivals, due_us, pending.run)
+        return self._with_doubts(arrivals, due_us, replace(answer, cron=arrivals.dues.text))
 
-    def _doubted(self, arrivals: Arrivals, due_us: int, answer: Answer) -> Answer:
+    def _with_doubts(self, arrivals: Arrivals, due_us: int, answer: Answer) -> Answer:
         """The answer with what is not certain of it."""
-        standing, doubts = arrivals.standing, []
+        pending, doubts = arrivals.pending, []
         if due_us < arrivals.certain_us:
             doubts.append("Perhaps it did not count: the trace leaves open what was registered then.")
-        if standing.perhaps_cleared_us is not None:
-            at = self._words.time(standing.perhaps_cleared_us)
+        if pending.perhaps_cleared_us is not None:
+            at = self._words.time(pending.perhaps_cleared_us)
             doubts.append(f"Perhaps the list of the initialize at {at}, of which it is not known whether it")
             doubts[-1] += " took effect, had cleared it."
-        elif standing.is_doubtful and not doubts:
+        elif pending.is_doubtful and not doubts:
             doubts.append("Perhaps it no longer stood: the trace leaves open what was remembered.")
         if not doubts:
             return answer
         return replace(answer, is_perhaps=True, details=(*answer.details, *doubts))
 
-    def _answered(self, arrivals: Arrivals, due_us: int, run: Run) -> Answer:
-        count = arrivals.standing.count
+    def _answer_by_run(self, arrivals: Arrivals, due_us: int, run: TracedRun) -> Answer:
+        count = arrivals.pending.count
         late_us = run.started_us - due_us
         kind, reason, times = self._kind(arrivals, due_us)
         why_not = self._circumstance(arrivals, reason, due_us)
@@ -167,26 +168,13 @@ class _Teller:
         elif late_us < 1_000_000:
             late = ""
         else:
-            late = (
-                f", {length_text(late_us)} late,"
-                if kind is Kind.ANSWERED
-                else f", {length_text(late_us)} later,"
-            )
+            late = f", {length_text(late_us)} {'late' if kind is Kind.ANSWERED else 'later'},"
         others = count - 1 if count <= MOST_COUNTED else count
         what = f"this and {count_text(others, 'other due')}" if others else "it"
         due = f'"{self._task}" was due at {self._words.time(due_us)}{why_not}'
         sentence = f"{due}, and {started}{late} answered {what}."
-        return Answer(
-            kind,
-            self._task,
-            sentence,
-            due_us,
-            reason,
-            run=run,
-            late_us=max(late_us, 0),
-            dues_answered=count,
-            times=times,
-        )
+        answer = self._answer(kind, sentence, due_us, reason, times=times)
+        return replace(answer, run=run, late_us=max(late_us, 0), dues_answered=count)
 
     def _kind(self, arrivals: Arrivals, due_us: int) -> tuple[Kind, str, dict[str, int]]:
         """What a due that a start has answered is, why, and since when."""
@@ -194,11 +182,13 @@ class _Teller:
             return Kind.DOWN, arrivals.down.reason, _down_times(arrivals.down)
         if arrivals.run is not None:
             return Kind.MERGED, "running", {"running_since": arrivals.run.started_us}
+        if arrivals.rest:
+            return Kind.MERGED, arrivals.rest, {}
         if arrivals.jump is not None:
             before_us, after_us = arrivals.jump
             return Kind.MERGED, "clock jumped", {"jumped_from": before_us, "jumped_to": after_us}
-        if due_us < arrivals.standing.last_us:
-            return Kind.MERGED, "several dues", {"last_due": arrivals.standing.last_us}
+        if due_us < arrivals.pending.last_us:
+            return Kind.MERGED, "several dues", {"last_due": arrivals.pending.last_us}
         if arrivals.init is not None:
             return Kind.ANSWERED, "registration", {"registered": arrivals.init[1]}
         return Kind.ANSWERED, "on time", {}
@@ -211,6 +201,8 @@ class _Teller:
             case "running":
                 assert arrivals.run is not None
                 return f" while {self._running(arrivals.run, due_us)}"
+            case "paused" | "disabled":
+                return f" while it was {reason}"
             case "clock jumped":
                 assert arrivals.jump is not None
                 before, after = (self._words.clock(at_us, due_us) for at_us in arrivals.jump)
@@ -235,117 +227,99 @@ class _Teller:
             return f"had crashed, last heard of at {since}"
         return _DOWN_WORDS[down.reason].format(since=since)
 
-    def _running(self, run: Run, due_us: int) -> str:
+    def _running(self, run: TracedRun, due_us: int) -> str:
         since = self._words.clock(run.started_us, due_us)
         if run.is_from_before:
             return f"it was running (since before the trace, which begins at {since})"
         return f"it was running (since {since})"
 
     def _pending(self, due_us: int) -> Answer:
-        told, words = self._told, self._words
-        end = words.clock(told.now_us, due_us)
-        if told.down is not None:
-            reason, times = told.down.reason, _down_times(told.down)
-            rest = f"the scheduler {self._down_since(told.down, due_us)}"
-        elif told.in_flight:
-            run = next(iter(told.in_flight.values()))
+        chronicle, words = self._chronicle, self._words
+        end = words.clock(chronicle.now_us, due_us)
+        if chronicle.down is not None:
+            reason, times = chronicle.down.reason, _down_times(chronicle.down)
+            rest = f"the scheduler {self._down_since(chronicle.down, due_us)}"
+        elif chronicle.in_flight:
+            run = next(iter(chronicle.in_flight.values()))
             reason, times = "running", {"running_since": run.started_us}
             rest = f"{self._running(run, due_us)} and starts again when that run has ended"
         else:
             reason, times, rest = "waiting", {}, "a start is owed"
+            if chronicle.rest:
+                reason, rest = chronicle.rest, f"it was {chronicle.rest}"
         sentence = (
             f'"{self._task}" was due at {words.time(due_us)}, and no start had answered it '
             f"when the trace ends, at {end}: {rest}."
         )
-        return Answer(
-            Kind.PENDING,
-            self._task,
-            sentence,
-            due_us,
-            reason,
-            dues_answered=0,
-            times={**times, "end": told.now_us},
-        )
+        return self._answer(Kind.PENDING, sentence, due_us, reason, times={**times, "end": chronicle.now_us})
 
-    def _cleared(self, arrivals: Arrivals, due_us: int, cleared_us: int) -> Answer:
-        is_removed = arrivals.standing.is_removed
+    def _answer_of_cleared(self, arrivals: Arrivals, due_us: int, cleared_us: int) -> Answer:
+        is_removed = arrivals.pending.is_removed
         at = self._words.clock(cleared_us, due_us)
         what = f"the task was removed at {at}" if is_removed else f"its registration was changed at {at}"
+        if arrivals.pending.is_too_old:
+            what = f"it was given up at {at}: it was too old"
         sentence = (
             f'"{self._task}" was due at {self._words.time(due_us)}, and before any start answered it {what}.'
         )
         reason = "removed" if is_removed else "changed"
-        return Answer(Kind.CLEARED, self._task, sentence, due_us, reason, times={"cleared": cleared_us})
+        reason = "too old" if arrivals.pending.is_too_old else reason
+        return self._answer(Kind.CLEARED, sentence, due_us, reason, times={"cleared": cleared_us})
 
     # --- no due ---
 
     def _no_due(self, minute_us: int) -> Answer:
-        told, at = self._told, self._words.time(minute_us)
-        if told.first_us is None or minute_us + MINUTE_US <= told.first_us:
+        chronicle, at = self._chronicle, self._words.time(minute_us)
+        if chronicle.first_us is None or minute_us + MINUTE_US <= chronicle.first_us:
             return self._before(minute_us)
-        cron = self.cron_at(min(minute_us, told.now_us))
-        if minute_us > told.now_us:
-            end = self._words.time(told.now_us)
+        cron = self.cron_at(min(minute_us, chronicle.now_us))
+        if minute_us > chronicle.now_us:
+            end = self._words.time(chronicle.now_us)
             sentence = f'What "{self._task}" did at {at} is not known: the trace ends before, at {end}.'
-            return Answer(
-                Kind.AHEAD,
-                self._task,
-                sentence,
-                minute_us,
-                "after the trace",
-                cron,
-                times={"end": told.now_us},
-            )
+            times = {"end": chronicle.now_us}
+            return self._answer(Kind.AHEAD, sentence, minute_us, "after the trace", cron=cron, times=times)
         if cron is None:
             return self._not_registered(minute_us)
-        answer = no_due(self._task, cron, minute_us, told.zone)
+        answer = no_due(self._task, cron, minute_us, chronicle.zone)
         if answer is None:
             sentence = f'"{self._task}" was not due at {at}: the clock had been set back over that minute.'
-            return Answer(Kind.NOT_DUE, self._task, sentence, minute_us, "clock set back", cron)
+            return self._answer(Kind.NOT_DUE, sentence, minute_us, "clock set back", cron=cron)
         return self._by_another_text(answer, minute_us) if answer.kind is Kind.NOT_DUE else answer
 
     def _before(self, minute_us: int) -> Answer:
-        first_us = self._told.first_us
+        first_us = self._chronicle.first_us
         begins = f"begins after it, at {self._words.time(first_us)}" if first_us is not None else "is empty"
-        return Answer(
-            Kind.NOT_REGISTERED,
-            self._task,
-            f'What "{self._task}" did at {self._words.time(minute_us)} is not known: the trace {begins}.',
-            minute_us,
-            "before the trace",
-            times={"begin": first_us} if first_us is not None else {},
-            details=("If there are older files of the same trace, give them too, the oldest first.",),
-        )
+        at = self._words.time(minute_us)
+        sentence = f'What "{self._task}" did at {at} is not known: the trace {begins}.'
+        times = {"begin": first_us} if first_us is not None else {}
+        details = ("If there are older files of the same trace, give them too, the oldest first.",)
+        reason = "before the trace"
+        return self._answer(Kind.NOT_REGISTERED, sentence, minute_us, reason, times=times, details=details)
 
     def _not_registered(self, minute_us: int) -> Answer:
         times, details = {}, []
-        for tenure in self._told.tenures:
+        for tenure in self._chronicle.tenures:
             if set(tenure.crons) != {None} and tenure.until_us <= minute_us:
                 times["registered_until"] = tenure.until_us
                 details.append(f"It had been registered until {self._words.time(tenure.until_us)}.")
             elif set(tenure.crons) != {None} and tenure.since_us > minute_us:
                 times["registered_from"] = tenure.since_us
                 details.append(f"It was registered from {self._words.time(tenure.since_us)} on.")
-        sentence = (
-            f'"{self._task}" was not due at {self._words.time(minute_us)}: '
-            "it was not in the list in effect then."
-        )
-        return Answer(
-            Kind.NOT_REGISTERED,
-            self._task,
-            sentence,
-            minute_us,
-            "not in the list",
-            times=times,
-            details=tuple(details),
+        at, reason = self._words.time(minute_us), "not in the list"
+        sentence = f'"{self._task}" was not due at {at}: it was not in the list in effect then.'
+        return self._answer(
+            Kind.NOT_REGISTERED, sentence, minute_us, reason, times=times, details=tuple(details)
         )
 
     def _by_another_text(self, answer: Answer, minute_us: int) -> Answer:
         """The answer, unless the task had at another time a cron text that names the minute."""
-        others = {cron: tenure for tenure in self._told.tenures for cron in tenure.crons if cron is not None}
+        others = {
+            cron: tenure for tenure in self._chronicle.tenures for cron in tenure.crons if cron is not None
+        }
         others.pop(answer.cron or "", None)
         for cron, tenure in others.items():
-            if is_named(Dues(cron, self._told.zone), minute_us):
+            dues = Dues(cron, self._chronicle.zone)
+            if not dues.is_from_anchor and dues.has(minute_us):
                 since, until = (
                     self._words.time(us) if us < NEVER_US else "" for us in (tenure.since_us, tenure.until_us)
                 )
@@ -354,31 +328,22 @@ class _Teller:
                     f'"{self._task}" was not due at {self._words.time(minute_us)}: its cron text was '
                     f'"{answer.cron}" then, and "{cron}" only {when}.'
                 )
-                return replace(
-                    answer, kind=Kind.NOT_REGISTERED, sentence=sentence, reason="another cron text"
-                )
+                reason = "another cron text"
+                return replace(answer, kind=Kind.NOT_REGISTERED, sentence=sentence, reason=reason)
         return answer
 
     def _never_due(self) -> Answer:
-        told = self._told
-        cron = self.cron_at(told.now_us)
+        chronicle = self._chronicle
+        cron = self.cron_at(chronicle.now_us)
         if cron is None:
-            return self._not_registered(told.now_us)
-        due_us = Dues(cron, told.zone).after(told.now_us)
+            return self._not_registered(chronicle.now_us)
+        due_us = min((world.due_after(chronicle.now_us)[0] for world in chronicle.worlds), default=NEVER_US)
         rest = f"; it is next due at {self._words.time(due_us)}" if due_us < NEVER_US else ""
-        sentence = (
-            f'"{self._task}" was not due in this trace, which ends at {self._words.time(told.now_us)}{rest}.'
-        )
-        is_ahead = due_us < NEVER_US
-        return Answer(
-            Kind.AHEAD,
-            self._task,
-            sentence,
-            due_us if is_ahead else None,
-            "never due in the trace",
-            cron,
-            times={"end": told.now_us},
-        )
+        end = self._words.time(chronicle.now_us)
+        sentence = f'"{self._task}" was not due in this trace, which ends at {end}{rest}.'
+        minute_us = due_us if due_us < NEVER_US else None
+        times = {"end": chronicle.now_us}
+        return self._answer(Kind.AHEAD, sentence, minute_us, "never due in the trace", cron=cron, times=times)
 
 
 def _down_times(down: Downtime) -> dict[str, int]:

@@ -12,33 +12,17 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-from duly.verify.dues import CronTextError, Dues
+from duly.verify import trace
+from duly.verify.dues import Dues, ScheduleTextError
 from duly.verify.reporting.report import instant_text
-from duly.verify.trace import (
-    ClockStep,
-    Crash,
-    Fault,
-    InitEnd,
-    InitStart,
-    Missed,
-    Position,
-    RunEnd,
-    RunStart,
-    StopEnd,
-    StopStart,
-    Trace,
-    micros,
-    zone_of,
-)
+from duly.verify.trace import Fault, Position, Trace, micros, zone_of
 
 
-class Kind(StrEnum):
-    """What a stretch of time was."""
-
+class StretchKind(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CUT = "cut off by a crash"
-    LOST = "cut off with its shard"
+    LOST = "cut off: its node lost its trust"
     UNFINISHED = "not ended in this trace"
     INITIALIZE = "initialize"
     STOP = "stop"
@@ -46,11 +30,7 @@ class Kind(StrEnum):
     CRASH = "crash"
     STEP = "clock set"
     FAULT = "fault of the trace"
-    ALIVE = "alive"
-    HELD = "held"
-    UNREACHABLE = "board out of reach"
-    SILENT = "silent"
-    EDITION = "edition"
+    LIST = "list"
     SERVER = "another server"
 
 
@@ -58,7 +38,7 @@ class Kind(StrEnum):
 class Stretch:
     """Something that lasted, or happened at once; of a task, or of the scheduler as a whole."""
 
-    kind: Kind
+    kind: StretchKind
     task: str | None
     from_us: int
     to_us: int
@@ -68,17 +48,21 @@ class Stretch:
     count: int = 1
     is_again: bool = False
     """Whether it is a run that makes up for the one before."""
-    member: str = ""
-    """Whose it was, in a cluster."""
+    node: str = ""
+    """Which node of a cluster ran it."""
     label: str = ""
     """The word at its mark, if that is another than its kind's."""
 
 
-AGAIN = {Kind.CUT: "again after a crash", Kind.LOST: "again after a loss", Kind.FAILED: "retry"}
+AGAIN = {
+    StretchKind.CUT: "again after a crash",
+    StretchKind.LOST: "again after a loss",
+    StretchKind.FAILED: "retry",
+}
 """What a run is, by how the one before it ended."""
 
 
-class Registration(NamedTuple):
+class RegisteredTime(NamedTuple):
     """From when to when a task was registered with a cron text."""
 
     task: str
@@ -88,109 +72,115 @@ class Registration(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """A run or a call that has not ended."""
+    """A run, a call or a downtime that has not ended."""
 
-    at_us: int
     line: int
-    number: int | None
+    at_us: int
+    number: int | None = None
     words: str = ""
-    regs: list[tuple[str, str, float]] = []  # noqa: RUF012 (a NamedTuple's default, never changed)
+    regs: trace.Regs = []  # noqa: RUF012 (a NamedTuple's default, never changed)
+
+    def ended(self, kind: StretchKind, task: str | None, line: int, at_us: int, words: str) -> Stretch:
+        # A clock that was set back may show an end before its start.
+        to_us, is_again = max(self.at_us, at_us), self.words in AGAIN.values()
+        return Stretch(kind, task, self.at_us, to_us, self.line, line, words, is_again=is_again)
 
 
-def _ending(event: InitEnd | StopEnd) -> str:
-    """How a call ended, if not well."""
-    return ", given up" if event.void else "" if event.ok else ", raised"
+def point(kind: StretchKind, line: int, at_us: int, words: str = "", label: str = "") -> Stretch:
+    """What happened at once, and concerns all tasks."""
+    return Stretch(kind, None, at_us, at_us, line, line, words, label=label)
 
 
 def dues_of(cron: str, zone: tzinfo) -> Dues | None:
     """The dues of a cron text; None if it is none."""
     try:
         return Dues(cron, zone)
-    except CronTextError:
+    except ScheduleTextError:
         return None
 
 
-def why_again(kind: Kind, ended_us: int, at_us: int, dues: Dues | None) -> str:
+def why_again(kind: StretchKind, ended_us: int, at_us: int, dues: Dues | None) -> str:
     """What can be said of the cause of a run at *at_us* from how and when the one before it ended."""
-    if kind is Kind.FAILED and (dues is None or dues.within(ended_us, at_us)):
+    if kind is StretchKind.FAILED and (dues is None or dues.after(ended_us) <= at_us):
         return ""
     return AGAIN.get(kind, "")
 
 
-class History:
+class TraceHistory:
     """The stretches of a trace, once, in the order of their ends; *admits* says which tasks are told of."""
 
-    def __init__(self, trace: Trace, fault_lines: frozenset[int], admits: Callable[[str], bool]) -> None:
-        self.registrations: list[Registration] = []
-        self._trace = trace
-        self._zone: tzinfo = zone_of(trace.header.tz)
+    def __init__(self, items: Trace, fault_lines: frozenset[int], admits: Callable[[str], bool]) -> None:
+        self.registrations: list[RegisteredTime] = []
+        self._items = items
+        self._zone: tzinfo = zone_of(items.header.tz)
         self._fault_lines = fault_lines
         self._admits = lru_cache(maxsize=None)(admits)
         self._registered: dict[str, tuple[str, int]] = {}
         self._schedule = lru_cache(maxsize=1000)(lambda cron: dues_of(cron, self._zone))
         self._running: dict[str, list[_Begun]] = defaultdict(list)
-        self._calls: dict[tuple[Kind, int], _Begun] = {}
-        self._last_runs: dict[str, tuple[Kind, int]] = {}
+        self._calls: dict[tuple[StretchKind, int], _Begun] = {}
+        self._last_runs: dict[str, tuple[StretchKind, int]] = {}
         self._down_from: _Begun | None = None
         self._is_stopped = False
         self._proc: str | None = None
         self._last: Position | None = None
 
     def __iter__(self) -> Iterator[Stretch]:
-        for item in self._trace:
+        for item in self._items:
             if isinstance(item, Fault):
                 if self._last is not None:
-                    at_us = self._last.at_us
-                    yield Stretch(Kind.FAULT, None, at_us, at_us, item.line, item.line, item.reason)
+                    yield point(StretchKind.FAULT, item.line, self._last.at_us, item.reason)
                 continue
             if self._last is None:
                 self._begin(item)
             line, at_us, event = item
             if line in self._fault_lines:
-                yield Stretch(Kind.FAULT, None, at_us, at_us, line, line)
+                yield point(StretchKind.FAULT, line, at_us)
             if event.proc is not None and event.proc != self._proc:
                 yield from self._other_process(event.proc)
             # Nearly all events are these two.
-            if type(event) is RunStart:
-                self._run_begins(line, at_us, event)
-            elif type(event) is RunEnd:
-                run = self._run_ended(line, at_us, event)
-                if run is not None:
-                    yield run
+            if type(event) is trace.RunStart:
+                if self._admits(event.id):
+                    words = self._why(event.id, at_us)
+                    self._running[event.id].append(_Begun(line, at_us, event.run, words))
+            elif type(event) is trace.RunEnd:
+                if self._admits(event.id) and (begun := self._take_run(event.id, event.run)) is not None:
+                    kind = StretchKind.SUCCEEDED if event.ok else StretchKind.FAILED
+                    yield self._run(kind, event.id, begun, line, at_us)
             else:
-                yield from self._told(item)
+                yield from self._on_event(item)
             self._last = item
         if self._last is not None:
             yield from self._rest(self._last)
 
     def _begin(self, first: Position) -> None:
-        self._down_from = _Begun(first.at_us, first.line, None)
-        for task, number in self._trace.header.running:
+        self._down_from = _Begun(first.line, first.at_us)
+        for task, number in self._items.header.running:
             if self._admits(task):
                 words = "begun before the trace"
-                self._running[task].append(_Begun(first.at_us, first.line, number, words))
+                self._running[task].append(_Begun(first.line, first.at_us, number, words))
 
-    def _told(self, position: Position) -> Iterator[Stretch]:
+    def _on_event(self, position: Position) -> Iterator[Stretch]:
         """What has ended with this event."""
         line, at_us, event = position
         match event:
-            case InitStart():
-                self._calls[Kind.INITIALIZE, event.call] = _Begun(at_us, line, event.call, regs=event.regs)
+            case trace.InitStart():
+                self._calls[StretchKind.INITIALIZE, event.call] = _Begun(line, at_us, regs=event.regs)
                 self._is_stopped = False
-            case InitEnd():
+            case trace.InitEnd():
                 yield from self._initialize_ends(line, at_us, event)
-            case StopStart():
-                self._calls[Kind.STOP, event.call] = _Begun(at_us, line, event.call)
+            case trace.StopStart():
+                self._calls[StretchKind.STOP, event.call] = _Begun(line, at_us)
                 self._goes_down(line, at_us)
-            case StopEnd():
+            case trace.StopEnd():
                 yield from self._stop_ends(line, at_us, event)
-            case Crash():
+            case trace.Crash():
                 yield from self._crash(line, at_us, "crash")
-            case Missed() if event.run is not None and self._admits(event.id):
-                self._taken(event.id, event.run)  # it was never called
-            case ClockStep():
+            case trace.Missed() if event.run is not None and self._admits(event.id):
+                self._take_run(event.id, event.run)  # it was never called
+            case trace.ClockStep():
                 words = f"clock set from {instant_text(micros(event.origin), self._zone)}"
-                yield Stretch(Kind.STEP, None, at_us, at_us, line, line, words)
+                yield point(StretchKind.STEP, line, at_us, words)
             case _:
                 pass
 
@@ -199,31 +189,21 @@ class History:
         if self._proc is not None and self._last is not None:
             is_busy = bool(self._calls) or any(self._running.values())
             if is_busy or not self._is_stopped:
-                yield from self._crash(
-                    self._last.line, self._last.at_us, "crash (seen by the process that came after)"
-                )
+                words = "crash (seen by the process that came after)"
+                yield from self._crash(self._last.line, self._last.at_us, words)
         self._proc = proc
 
-    def _run_begins(self, line: int, at_us: int, event: RunStart) -> None:
-        if self._admits(event.id):
-            words = self._why(event.id, at_us)
-            self._running[event.id].append(_Begun(at_us, line, event.run, words))
+    # --- runs ---
 
     def _why(self, task: str, at_us: int) -> str:
         """What can be said of a run's cause from the run before it."""
         before = self._last_runs.get(task)
-        if before is None or before[0] is Kind.SUCCEEDED:
+        if before is None or before[0] is StretchKind.SUCCEEDED:
             return ""
         known = self._registered.get(task)
         return why_again(*before, at_us, self._schedule(known[0]) if known else None)
 
-    def _run_ended(self, line: int, at_us: int, event: RunEnd) -> Stretch | None:
-        begun = self._taken(event.id, event.run) if self._admits(event.id) else None
-        if begun is None:
-            return None
-        return self._run(Kind.SUCCEEDED if event.ok else Kind.FAILED, event.id, begun, at_us, line)
-
-    def _taken(self, task: str, number: int | None) -> _Begun | None:
+    def _take_run(self, task: str, number: int | None) -> _Begun | None:
         """The run of *task* with *number*; the oldest if it has none."""
         running = self._running[task]
         for index, begun in enumerate(running):
@@ -231,45 +211,39 @@ class History:
                 return running.pop(index)
         return None
 
-    def _run(self, kind: Kind, task: str, begun: _Begun, at_us: int, line: int) -> Stretch:
+    def _run(self, kind: StretchKind, task: str, begun: _Begun, line: int, at_us: int) -> Stretch:
         self._last_runs[task] = kind, at_us
-        words = f"run {begun.number}" if begun.number is not None else "run"
-        if begun.words:
-            words += f", {begun.words}"
-        # A clock that was set back may show an end before its start.
-        to_us, is_again = max(begun.at_us, at_us), begun.words in AGAIN.values()
-        return Stretch(kind, task, begun.at_us, to_us, begun.line, line, words, is_again=is_again)
+        name = "run" if begun.number is None else f"run {begun.number}"
+        return begun.ended(kind, task, line, at_us, f"{name}, {begun.words}" if begun.words else name)
 
-    def _initialize_ends(self, line: int, at_us: int, event: InitEnd) -> Iterator[Stretch]:
-        begun = self._calls.get((Kind.INITIALIZE, event.call))
+    # --- calls ---
+
+    def _initialize_ends(self, line: int, at_us: int, event: trace.InitEnd) -> Iterator[Stretch]:
+        begun = self._calls.pop((StretchKind.INITIALIZE, event.call), None)
         if begun is None:
             return
         words = f"initialize of {len(begun.regs):,} tasks{_ending(event)}"
-        yield from self._call_ends(Kind.INITIALIZE, event.call, line, at_us, words)
+        yield begun.ended(StretchKind.INITIALIZE, None, line, at_us, words)
         if event.void:
             return
         if not event.ok:
             self._goes_down(line, at_us)
             return
         self._register({task: cron for task, cron, _ in begun.regs}, at_us)
-        is_stopping = any(kind is Kind.STOP for kind, _ in self._calls)
-        if self._down_from is not None and not is_stopping:
-            yield self._down(line, at_us)
-            self._down_from = None
+        is_stopping = any(kind is StretchKind.STOP for kind, _ in self._calls)
+        if not is_stopping:
+            yield from self._comes_up(line, at_us)
 
-    def _stop_ends(self, line: int, at_us: int, event: StopEnd) -> Iterator[Stretch]:
-        begun = self._calls.get((Kind.STOP, event.call))
-        yield from self._call_ends(Kind.STOP, event.call, line, at_us, f"stop{_ending(event)}")
+    def _stop_ends(self, line: int, at_us: int, event: trace.StopEnd) -> Iterator[Stretch]:
+        begun = self._calls.pop((StretchKind.STOP, event.call), None)
         self._is_stopped = not event.void
+        if begun is None:
+            return
+        yield begun.ended(StretchKind.STOP, None, line, at_us, f"stop{_ending(event)}")
         # One that was given up has not ended the activity that it seemed to end.
         down = self._down_from
-        if event.void and begun is not None and down is not None and down.line == begun.line:
+        if event.void and down is not None and down.line == begun.line:
             self._down_from = None
-
-    def _call_ends(self, kind: Kind, call: int, line: int, at_us: int, words: str) -> Iterator[Stretch]:
-        begun = self._calls.pop((kind, call), None)
-        if begun is not None:
-            yield Stretch(kind, None, begun.at_us, max(begun.at_us, at_us), begun.line, line, words)
 
     def _register(self, crons: dict[str, str], at_us: int) -> None:
         for task in [task for task, (cron, _) in self._registered.items() if crons.get(task) != cron]:
@@ -280,41 +254,42 @@ class History:
 
     def _unregister(self, task: str, at_us: int) -> None:
         cron, from_us = self._registered.pop(task)
-        self.registrations.append(Registration(task, cron, from_us, at_us))
+        self.registrations.append(RegisteredTime(task, cron, from_us, at_us))
+
+    # --- up and down ---
 
     def _goes_down(self, line: int, at_us: int) -> None:
         if self._down_from is None:
-            self._down_from = _Begun(at_us, line, None)
+            self._down_from = _Begun(line, at_us)
 
-    def _down(self, line: int, at_us: int) -> Stretch:
-        assert self._down_from is not None
-        from_us = self._down_from.at_us
-        return Stretch(
-            Kind.DOWN, None, from_us, max(from_us, at_us), self._down_from.line, line, "not active"
-        )
+    def _comes_up(self, line: int, at_us: int) -> Iterator[Stretch]:
+        if self._down_from is not None:
+            yield self._down_from.ended(StretchKind.DOWN, None, line, at_us, "not active")
+            self._down_from = None
 
     def _crash(self, line: int, at_us: int, words: str) -> Iterator[Stretch]:
-        yield Stretch(Kind.CRASH, None, at_us, at_us, line, line, words)
-        yield from self._cut(Kind.CUT, at_us, line)
+        yield point(StretchKind.CRASH, line, at_us, words)
+        yield from self._cut_all(StretchKind.CUT, line, at_us)
         self._goes_down(line, at_us)
         self._proc = None
 
-    def _cut(self, kind: Kind, at_us: int, line: int) -> Iterator[Stretch]:
+    def _cut_all(self, kind: StretchKind, line: int, at_us: int) -> Iterator[Stretch]:
         """Nothing that is going on goes on."""
         for task, running in self._running.items():
             for begun in running:
-                yield self._run(kind, task, begun, at_us, line)
+                yield self._run(kind, task, begun, line, at_us)
         self._running.clear()
         for (call_kind, call), begun in self._calls.items():
-            words = f"{call_kind} (call {call}), {kind}"
-            yield Stretch(call_kind, None, begun.at_us, max(begun.at_us, at_us), begun.line, line, words)
+            yield begun.ended(call_kind, None, line, at_us, f"{call_kind} (call {call}), {kind}")
         self._calls.clear()
 
     def _rest(self, last: Position) -> Iterator[Stretch]:
         """What was still going on at the end of the trace."""
-        line, at_us, _ = last
-        yield from self._cut(Kind.UNFINISHED, at_us, line)
-        if self._down_from is not None:
-            yield self._down(line, at_us)
+        yield from self._cut_all(StretchKind.UNFINISHED, last.line, last.at_us)
+        yield from self._comes_up(last.line, last.at_us)
         for task in list(self._registered):
-            self._unregister(task, at_us)
+            self._unregister(task, last.at_us)
+
+
+def _ending(event: trace.InitEnd | trace.StopEnd) -> str:
+    return ", given up" if event.void else "" if event.ok else ", raised"

@@ -1,8 +1,8 @@
-"""What is told of a verification, as lines of text for people.
+"""What a verification shows, as lines of text for people.
 
 Everything here is a pure function of the outcome, the header and the names of the files. A line of text is a
-row of pieces, each with a role; whoever prints it decides on colours, and escapes every piece, since the
-names of tasks come from the trace and may hold anything. Nothing here knows a terminal.
+row of pieces, each with a role. The printer decides on colours, and escapes every piece: the names of tasks
+come from the trace and may hold anything. Nothing here knows a terminal.
 """
 
 from bisect import bisect_right
@@ -12,44 +12,31 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 from enum import StrEnum
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
+
+from duly.formatting import counted
+from duly.verify import trace
 from duly.verify.dues import face_at
 from duly.verify.properties import LIVENESS, Outcome, Verdict, Violation
 from duly.verify.targets import Account
-from duly.verify.trace import (
-    ClockStep,
-    Edition,
-    Event,
-    Given,
-    Header,
-    InitEnd,
-    InitStart,
-    Lost,
-    Missed,
-    Position,
-    RunEnd,
-    RunStart,
-    StopEnd,
-    StopStart,
-    Taken,
-    micros,
-    zone_of,
-)
+from duly.verify.trace import Header, Position, TraceEvent, micros, zone_of
 from duly.verify.worlds import LONG_AGO_US
 
 MOST_SHOWN = 10
-"""Violations of one property, and faults of the trace, that are told in full."""
+"""Violations of one property, and faults of the trace, that are shown in full."""
 
 GROUPS = {
     "S": "Safety: what must never happen",
     "L": "Liveness: what must happen in time",
     "T": "Theorems: what follows from these, checked apart",
+    "V": "Timers: what a daemon owes them",
     "C": "Cluster: what its members must not do to each other",
 }
 
 
-class Role(StrEnum):
+class TextRole(StrEnum):
     """What a piece of text is for."""
 
     PLAIN = "plain"
@@ -60,20 +47,18 @@ class Role(StrEnum):
     STRONG = "strong"
 
 
-ROLES = {Verdict.HOLDS: Role.GOOD, Verdict.VIOLATED: Role.BAD, Verdict.INCONCLUSIVE: Role.UNSURE}
+ROLES = {Verdict.HOLDS: TextRole.GOOD, Verdict.VIOLATED: TextRole.BAD, Verdict.INCONCLUSIVE: TextRole.UNSURE}
 
 
 class Piece(NamedTuple):
-    """A stretch of a line."""
-
     text: str
-    role: Role = Role.PLAIN
+    role: TextRole = TextRole.PLAIN
 
 
-Line = tuple[Piece, ...]
+TextLine = tuple[Piece, ...]
 
 
-class Place(NamedTuple):
+class LinePlace(NamedTuple):
     """Where a line stands: in which file, and there at which number."""
 
     file: str
@@ -93,10 +78,14 @@ class Chain:
         self.names.append(name)
         self._firsts.append(first_line)
 
-    def place(self, line: int) -> Place:
+    def place(self, line: int) -> LinePlace:
         """Where the line with number *line* in the whole stands."""
         index = max(bisect_right(self._firsts, line) - 1, 0)
-        return Place(self.names[index], line - self._firsts[index] + 1) if self.names else Place("", line)
+        return (
+            LinePlace(self.names[index], line - self._firsts[index] + 1)
+            if self.names
+            else LinePlace("", line)
+        )
 
     def words(self, line: int) -> str:
         """The same, to be read; the file is named only where there are several."""
@@ -106,7 +95,7 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ReportFinding:
     """One thing that went wrong, with its number in the report; often several properties object to it."""
 
     number: int
@@ -114,12 +103,10 @@ class Finding:
 
     @property
     def task(self) -> str | None:
-        """Whom it concerns."""
         return self.violations[0].task
 
     @property
     def at_us(self) -> int:
-        """When it was."""
         return self.violations[0].at_us
 
     @property
@@ -154,27 +141,26 @@ class Report:
 
     @cached_property
     def zone(self) -> tzinfo:
-        """The zone of the trace."""
         return zone_of(self.header.tz)
 
     @cached_property
-    def shown(self) -> list[Finding]:
-        """The violations told in full, as they became certain; those of one event are one finding."""
-        told: Counter[str] = Counter()
-        findings: dict[tuple[int, str | None, int], Finding] = {}
+    def shown(self) -> list[ReportFinding]:
+        """The violations shown in full, as they became certain; those of one event are one finding."""
+        counts: Counter[str] = Counter()
+        findings: dict[tuple[int, str | None, int], ReportFinding] = {}
         order = {name: index for index, name in enumerate(self.outcome.properties)}
         for violation in sorted(self.outcome.violations, key=lambda each: (each.line, order[each.property])):
-            told[violation.property] += 1
-            if told[violation.property] <= MOST_SHOWN:
+            counts[violation.property] += 1
+            if counts[violation.property] <= MOST_SHOWN:
                 key = violation.line, violation.task, violation.at_us
-                findings.setdefault(key, Finding(len(findings) + 1, [])).violations.append(violation)
+                # One event may break several properties: they are shown together, under one number.
+                findings.setdefault(key, ReportFinding(len(findings) + 1, [])).violations.append(violation)
         return list(findings.values())
 
     @cached_property
-    def untold(self) -> dict[str, int]:
-        """How many more violations there are of each property."""
-        told = Counter(each.property for finding in self.shown for each in finding.violations)
-        counts = {name: self.outcome.tallies[name].violated - told[name] for name in self.outcome.properties}
+    def not_shown(self) -> dict[str, int]:
+        shown = Counter(each.property for finding in self.shown for each in finding.violations)
+        counts = {name: self.outcome.tallies[name].violated - shown[name] for name in self.outcome.properties}
         return {name: count for name, count in counts.items() if count > 0}
 
     @property
@@ -202,30 +188,27 @@ def instant_text(at_us: int, zone: tzinfo) -> str:
     return face_at(at_us, zone).isoformat(sep=" ", timespec=precision)
 
 
-def event_text(event: Event, zone: tzinfo) -> str:
+def event_text(event: TraceEvent, zone: tzinfo) -> str:
     """An event in a few words: its name in the trace, and what sets it apart."""
     name = type(event).__name__
     match event:
-        case RunStart(id=task, run=run):
+        case trace.RunStart(id=task, run=run):
             return f"{name} {task}{_run(run)}"
-        case RunEnd(id=task, run=run, ok=ok):
+        case trace.RunEnd(id=task, run=run, ok=ok):
             return f"{name} {task}{_run(run)}: {'succeeded' if ok else 'failed'}"
-        case Missed(id=task, due=due):
+        case trace.Missed(id=task, due=due):
             return f"{name} {task}, due {instant_text(micros(due), zone)}"
-        case InitStart(call=call, regs=regs):
+        case trace.InitStart(call=call, regs=regs):
             return f"{name} call {call}, {counted(len(regs), 'task')}"
-        case InitEnd(call=call, ok=ok, void=void) | StopEnd(call=call, ok=ok, void=void):
+        case trace.InitEnd(call=call, ok=ok, void=void) | trace.StopEnd(call=call, ok=ok, void=void):
             return f"{name} call {call}: {'given up' if void else 'returned' if ok else 'raised'}"
-        case StopStart(call=call):
+        case trace.StopStart(call=call):
             return f"{name} call {call}"
-        case Taken(shard=shard, term=term, edition=edition, origin=origin):
-            how = f", {origin} by another" if origin else ""
-            return f"{name} shard {shard} for term {term}, edition {edition}{how}"
-        case Given(shard=shard, term=term) | Lost(shard=shard, term=term):
-            return f"{name} shard {shard} of term {term}"
-        case Edition(edition=edition, regs=regs):
-            return f"{name} {edition}, {counted(len(regs), 'task')}"
-        case ClockStep(origin=origin):
+        case trace.TrustLost(runs=runs):
+            return f"{name}: {counted(len(runs), 'run')} cut off"
+        case trace.ListReconciled(generation=generation):
+            return f"{name} generation {generation}"
+        case trace.ClockStep(origin=origin):
             return f"{name} from {instant_text(micros(origin), zone)}"
         case _:
             return name
@@ -235,27 +218,19 @@ def _run(number: int | None) -> str:
     return "" if number is None else f", run {number}"
 
 
-def counted(count: int, noun: str) -> str:
-    """A number and its noun."""
-    ending = "" if count == 1 else "es" if noun.endswith("sh") else "s"
-    return f"{count:,} {noun}{ending}"
-
-
 def decisive(violation: Violation) -> Position | None:
     """The event at which a violation became certain, if it is one of those that show it."""
     return next((position for position in violation.evidence if position.line == violation.line), None)
 
 
 class Exhibit(NamedTuple):
-    """One line of the evidence, in words."""
-
     where: str
     when: str
     what: str
     is_decisive: bool
 
 
-def exhibits(report: Report, finding: Finding) -> Iterator[Exhibit]:
+def exhibits(report: Report, finding: ReportFinding) -> Iterator[Exhibit]:
     """The evidence for a finding. What did not happen is shown by the line at which it was too late."""
     line = finding.violations[0].line
     for position in finding.evidence:
@@ -267,7 +242,6 @@ def exhibits(report: Report, finding: Finding) -> Iterator[Exhibit]:
 
 
 def caveats(report: Report) -> list[str]:
-    """Why the verdict says less than it could, as sentences."""
     outcome = report.outcome
     said = []
     if unfinished := sum(tally.open for tally in outcome.tallies.values()):
@@ -278,24 +252,19 @@ def caveats(report: Report) -> list[str]:
         )
     if doubtful := sum(tally.doubtful for tally in outcome.tallies.values()):
         are = "is" if doubtful == 1 else "are"
-        why = "that others could explain" if outcome.is_partial else "after the first fault of the trace"
-        said.append(f"{counted(doubtful, 'objection')} {why} {are} not held against the scheduler.")
-    if outcome.servers > 1:
-        times = "once" if outcome.servers == 2 else f"{outcome.servers - 1} times"
         said.append(
-            f"Another server of the database answered, {times}; it may have forgotten the latest commits, so "
-            "from there on each task is judged as if nothing were known of it."
+            f"{counted(doubtful, 'objection')} after the first fault of the trace {are} not held against "
+            "the scheduler."
+        )
+    if outcome.forgettings:
+        said.append(
+            "A server of the database answered that may have forgotten commits; what that can explain is not "
+            "held against the scheduler."
         )
     if unknown := sum(tally.unknown for tally in outcome.tallies.values()):
         said.append(
-            f"{counted(unknown, 'question')} cannot be answered by these traces: a member may have been "
-            "frozen or unheard, or its database slow or forgetful."
-        )
-    if outcome.terms_missing:
-        are, it = ("is", "it") if outcome.terms_missing == 1 else ("are", "them")
-        said.append(
-            f"{counted(outcome.terms_missing, 'tenure')} of a shard {are} in no trace; "
-            f"if no member died as it took {it}, a member's trace is missing."
+            f"{counted(unknown, 'question')} cannot be answered by these traces: the trace of a node is "
+            "missing or ends early, or the database forgot commits or had its clock set."
         )
     said += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in gap_sentences(report)]
     if not outcome.events:
@@ -311,23 +280,22 @@ def caveats(report: Report) -> list[str]:
 def gap_sentences(report: Report) -> list[str]:
     """When nothing was recorded, without full stops; the longest lists are cut."""
     gaps = report.outcome.gaps
-    told = []
+    sentences = []
     for from_us, to_us in gaps[:MOST_SHOWN]:
         begin = " from an unknown time" if from_us is None else f" from {instant_text(from_us, report.zone)}"
         end = " to the end" if to_us is None else f" to {instant_text(to_us, report.zone)}"
-        told.append(f"nothing was recorded{begin}{end}")
-    if more := len(gaps) - len(told):
-        told.append(f"nor in {counted(more, 'other gap')}")
-    return told
+        sentences.append(f"nothing was recorded{begin}{end}")
+    if more := len(gaps) - len(sentences):
+        sentences.append(f"nor in {counted(more, 'other gap')}")
+    return sentences
 
 
 def summary(report: Report) -> str:
-    """What was read: how much, and from when to when."""
     outcome = report.outcome
     parts = [
         counted(outcome.events, "event"),
         counted(outcome.starts, "start"),
-        counted(outcome.crashes, "crash"),
+        counted(outcome.crashes, "crash", "crashes"),
     ]
     if outcome.first_us is not None and outcome.last_us is not None:
         begin, end = (instant_text(each, report.zone) for each in (outcome.first_us, outcome.last_us))
@@ -335,87 +303,183 @@ def summary(report: Report) -> str:
     return ", ".join(parts)
 
 
-def text_lines(report: Report) -> Iterator[Line]:
-    """The whole report for people."""
+def text_lines(report: Report) -> Iterator[TextLine]:
     if report.account is not None and not report.account.refused:
-        yield (Piece(report.account.headline(), Role.STRONG),)
+        yield (Piece(report.account.headline(), TextRole.STRONG),)
     yield from _properties(report)
     for finding in report.shown:
         yield ()
         yield from _finding(report, finding)
-    if report.untold:
+    if report.not_shown:
         yield ()
-        more = ", ".join(f"{count:,} of {name}" for name, count in report.untold.items())
-        yield (Piece(f"More violations, not told here: {more}."),)
+        more = ", ".join(f"{count:,} of {name}" for name, count in report.not_shown.items())
+        yield (Piece(f"More violations, not shown here: {more}."),)
     yield from _faults(report)
     yield ()
     for caveat in caveats(report):
-        yield (Piece(caveat, Role.UNSURE),)
+        yield (Piece(caveat, TextRole.UNSURE),)
     overall = report.verdict
     yield from _account(report)
     yield (Piece(f"{summary(report)}: "), Piece(overall.value, ROLES[overall]), *_why_unsure(report))
 
 
-def _why_unsure(report: Report) -> Line:
+def _why_unsure(report: Report) -> TextLine:
     if report.verdict is not Verdict.INCONCLUSIVE or not report.outcome.gaps:
         return ()
-    return (Piece(f": {', '.join(gap_sentences(report))}", Role.UNSURE),)
+    return (Piece(f": {', '.join(gap_sentences(report))}", TextRole.UNSURE),)
 
 
 def groups(outcome: Outcome) -> Iterator[tuple[str, list[str]]]:
-    """The properties under their titles."""
     for initial, title in GROUPS.items():
         if names := [name for name in outcome.properties if name.startswith(initial)]:
             yield title, names
 
 
-def _account(report: Report) -> Iterator[Line]:
+def _account(report: Report) -> Iterator[TextLine]:
     if report.account is not None:
-        role = Role.PLAIN if report.account.is_right else Role.BAD
+        role = TextRole.PLAIN if report.account.is_right else TextRole.BAD
         for sentence in report.account.sentences():
             yield (Piece(sentence, role),)
 
 
-def _properties(report: Report) -> Iterator[Line]:
-    yield (Piece(f"{'':18}{'checked':>12}{'open':>8}{'violated':>10}", Role.FAINT),)
+def _properties(report: Report) -> Iterator[TextLine]:
+    yield (Piece(f"{'':18}{'checked':>12}{'open':>8}{'violated':>10}", TextRole.FAINT),)
     for title, names in groups(report.outcome):
-        yield (Piece(title, Role.STRONG),)
+        yield (Piece(title, TextRole.STRONG),)
         for name in names:
             yield _property(report.outcome, name, report.outcome.properties[name])
 
 
-def _property(outcome: Outcome, name: str, words: str) -> Line:
+def _property(outcome: Outcome, name: str, words: str) -> TextLine:
     tally, verdict = outcome.tallies[name], outcome.verdict(name)
     numbers = f"{tally.checked:>11,}{tally.open:>8,}{tally.violated:>10,}"
     return (
         Piece(f"  {name:4}"),
         Piece(f"{verdict.value:12} ", ROLES[verdict]),
         Piece(f"{numbers}  "),
-        Piece(words, Role.FAINT if verdict is Verdict.HOLDS else Role.PLAIN),
+        Piece(words, TextRole.FAINT if verdict is Verdict.HOLDS else TextRole.PLAIN),
     )
 
 
-def _finding(report: Report, finding: Finding) -> Iterator[Line]:
+def _finding(report: Report, finding: ReportFinding) -> Iterator[TextLine]:
     label = f"{finding.number}. "
     for names, reason in finding.objections:
-        yield Piece(f"{label}{names}: ", Role.BAD), Piece(reason)
+        yield Piece(f"{label}{names}: ", TextRole.BAD), Piece(reason)
         label = " " * len(label)
     rows = list(exhibits(report, finding))
     widest_where = max(len(row.where) for row in rows)
     widest_when = max(len(row.when) for row in rows)
     for where, when, what, is_decisive in rows:
         text = f"   {'>' if is_decisive else ' '} {where:{widest_where}}  {when:{widest_when}}  {what}"
-        yield (Piece(text, Role.STRONG if is_decisive else Role.PLAIN),)
+        yield (Piece(text, TextRole.STRONG if is_decisive else TextRole.PLAIN),)
 
 
-def _faults(report: Report) -> Iterator[Line]:
+def _faults(report: Report) -> Iterator[TextLine]:
     outcome = report.outcome
     if not outcome.fault_count:
         return
     yield ()
-    yield (Piece("Faults of the trace itself, for which no scheduler is to blame", Role.STRONG),)
-    told = outcome.faults[:MOST_SHOWN]
-    for fault in told:
-        yield (Piece(f"  {report.chain.words(fault.line)}: ", Role.UNSURE), Piece(fault.reason))
-    if more := outcome.fault_count - len(told):
+    yield (Piece("Faults of the trace itself, for which no scheduler is to blame", TextRole.STRONG),)
+    shown = outcome.faults[:MOST_SHOWN]
+    for fault in shown:
+        yield (Piece(f"  {report.chain.words(fault.line)}: ", TextRole.UNSURE), Piece(fault.reason))
+    if more := outcome.fault_count - len(shown):
         yield (Piece(f"  and {more:,} more"),)
+
+
+def as_dict(report: Report) -> dict[str, Any]:
+    """The whole report for machines.
+
+    - verdict: holds, violated or inconclusive, the worst of all; exit_code: that of the command
+    - files: as read; impl, timezone: as the header has them
+    - events, starts, crashes: how many; from, to: the first and the last time, ISO 8601 in the zone, or null
+    - properties: in the model's order: id, words, verdict, checked, open (deadlines beyond the end),
+      violated, doubtful (objections after a fault of the trace, not held against the scheduler)
+    - violations: at most a hundred of each property: property, task (or null), at, reason, file and line at
+      which it became certain, evidence: file, line, at, decisive, event (as in the trace; a list is counted)
+    - gaps: when nothing was recorded: from, to, each ISO 8601 in the zone, or null where that is not known
+    - faults: at most a hundred: file, line, reason, unknown_event; fault_count: how many there are
+    - caveats: why the verdict says less than it could, as sentences
+    - targets: null, or how the dues and the runs could be matched: targets, matched, excused (by reason),
+      missed (at most a hundred sentences), runs, causes (how many runs for each), unaccounted (sentences),
+      refused (or empty), dues (how many were owed a run: ran, lost and cut_off together), ran, lost, cut_off
+    """
+    outcome, header = report.outcome, report.header
+    return {
+        "verdict": report.verdict.value,
+        "exit_code": report.exit_code,
+        "files": report.chain.names,
+        "impl": header.impl,
+        "timezone": header.tz,
+        "events": outcome.events,
+        "starts": outcome.starts,
+        "crashes": outcome.crashes,
+        "from": _moment(outcome.first_us, report.zone),
+        "to": _moment(outcome.last_us, report.zone),
+        "properties": [_property_dict(outcome, name) for name in outcome.properties],
+        "violations": [_violation_dict(report, violation) for violation in outcome.violations],
+        "gaps": [
+            {"from": _moment(gap.from_us, report.zone), "to": _moment(gap.to_us, report.zone)}
+            for gap in outcome.gaps
+        ],
+        "faults": [
+            {
+                **_place_dict(report, fault.line),
+                "reason": fault.reason,
+                "unknown_event": fault.is_unknown_event,
+            }
+            for fault in outcome.faults
+        ],
+        "fault_count": outcome.fault_count,
+        "caveats": caveats(report),
+        "targets": None if report.account is None else report.account.as_dict(),
+    }
+
+
+def _property_dict(outcome: Outcome, name: str) -> dict[str, Any]:
+    tally = outcome.tallies[name]
+    return {
+        "id": name,
+        "words": outcome.properties[name],
+        "verdict": outcome.verdict(name).value,
+        "checked": tally.checked,
+        "open": tally.open,
+        "violated": tally.violated,
+        "doubtful": tally.doubtful,
+    }
+
+
+def _violation_dict(report: Report, violation: Violation) -> dict[str, Any]:
+    marked = decisive(violation)
+    return {
+        "property": violation.property,
+        "task": violation.task,
+        "at": _moment(violation.at_us, report.zone),
+        "reason": violation.reason,
+        **_place_dict(report, violation.line),
+        "evidence": [
+            {
+                **_place_dict(report, position.line),
+                "at": _moment(position.at_us, report.zone),
+                "decisive": position is marked,
+                "event": _event_dict(position.event),
+            }
+            for position in violation.evidence
+        ],
+    }
+
+
+def _event_dict(event: TraceEvent) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    if isinstance(event, trace.InitStart):  # the list may be long, and stands in the trace
+        del fields["regs"]
+        fields["tasks"] = len(event.regs)
+    return fields
+
+
+def _place_dict(report: Report, line: int) -> dict[str, Any]:
+    return report.chain.place(line)._asdict()
+
+
+def _moment(at_us: int | None, zone: tzinfo) -> str | None:
+    return None if at_us is None or at_us <= LONG_AGO_US else face_at(at_us, zone).isoformat()

@@ -1,6 +1,6 @@
 """What the time lines of a verification show: a second pass over the trace keeps only what is drawn.
 
-There is one picture of the whole trace and one around each violation that is told in full. A picture holds a
+There is one picture of the whole trace and one around each violation that is shown in full. A picture holds a
 bounded number of stretches: when it is full, neighbours of one kind that lie close together become one that
 counts them, so that the longest trace takes no more memory than its drawing. Nothing here knows what a
 drawing looks like.
@@ -9,15 +9,15 @@ drawing looks like.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta, tzinfo
+from datetime import tzinfo
 from itertools import compress, islice
 from typing import NamedTuple
 
-from duly.verify.dues import face_at, minute_start_us
-from duly.verify.reporting.history import History, Kind, Registration, Stretch, dues_of
-from duly.verify.reporting.members import Biography, Members
-from duly.verify.reporting.report import Finding, Report
-from duly.verify.trace import Edition, InitEnd, RunEnd, RunStart, Taken, Trace, micros
+from duly.verify.dues import minute_start_us
+from duly.verify.reporting.axis import OffsetChange, TimeAxis
+from duly.verify.reporting.history import RegisteredTime, Stretch, StretchKind, TraceHistory, dues_of
+from duly.verify.reporting.report import Report, ReportFinding
+from duly.verify.trace import InitEnd, ListReconciled, RunEnd, RunStart, Trace, micros
 from duly.verify.worlds import LONG_AGO_US
 
 MOST_LANES = 40
@@ -27,13 +27,11 @@ _MOST_ZOOM_LANES = 6
 _MOST_DUES = 200
 """Ticks in one lane; more could not be told apart."""
 _MARGIN_US = 120_000_000
-_DAY_US = 86_400_000_000
-_MOST_DAYS = 10_000
-_FAR = (InitEnd, Edition, Taken)
+_FAR = (InitEnd, ListReconciled)
 _FIRST_US, _LAST_US = -62_135_424_000_000_000, 253_402_128_000_000_000
 
-ACROSS = frozenset({Kind.DOWN, Kind.CRASH, Kind.STEP, Kind.FAULT})
-"""Drawn across all lanes; of the other kinds, those of no task are calls and have a lane of their own."""
+_CALLS = frozenset({StretchKind.INITIALIZE, StretchKind.STOP})
+"""Calls have a lane of their own; what else is of no task is drawn across all lanes."""
 
 
 class Flag(NamedTuple):
@@ -43,26 +41,15 @@ class Flag(NamedTuple):
     task: str | None
     at_us: int
     words: str
-    member: str = ""
-    """In whose trace it became certain, in a cluster."""
-
-
-class Change(NamedTuple):
-    """The clocks of the zone change."""
-
-    at_us: int
-    by: timedelta
 
 
 @dataclass(slots=True)
-class Lane:
+class TaskLane:
     """One task: its runs, and when it was due. *dues* is None where they are too many to be drawn."""
 
     runs: list[Stretch] = field(default_factory=list)
     dues: list[int] | None = field(default_factory=list)
     cron: str = ""
-    holds: list[Stretch] = field(default_factory=list)
-    """Which member of a cluster held its shard when."""
 
 
 @dataclass(slots=True)
@@ -74,13 +61,13 @@ class Picture:
     most: int
     spared: frozenset[int] = frozenset()
     """The lines of runs that are never put together with others."""
-    lanes: dict[str, Lane] = field(default_factory=dict)
+    lanes: dict[str, TaskLane] = field(default_factory=dict)
     calls: list[Stretch] = field(default_factory=list)
     across: list[Stretch] = field(default_factory=list)
     flags: list[Flag] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)
-    members: Members | None = None
-    """None where there is no cluster."""
+    changes: list[OffsetChange] = field(default_factory=list)
+    nodes: dict[str, int] | None = None
+    """The numbers of the nodes of a cluster, which give their colours; None where there is none."""
     lanes_left_out: int = 0
     _size: int = 0
     _gap_us: int = 0
@@ -96,19 +83,13 @@ class Picture:
 
     def add(self, stretch: Stretch) -> None:
         """Draw a stretch, which is the picture's own from now on."""
-        self.put(self._place(stretch), stretch)
-
-    def put(self, row: list[Stretch], stretch: Stretch) -> None:
-        """Draw a stretch in a row of this picture."""
-        row.append(stretch)
+        if stretch.task is not None:
+            self.lanes[stretch.task].runs.append(stretch)
+        else:
+            (self.calls if stretch.kind in _CALLS else self.across).append(stretch)
         self._size += 1
         if self._size > self.most:
             self._thin()
-
-    def _place(self, stretch: Stretch) -> list[Stretch]:
-        if stretch.task is not None:
-            return self.lanes[stretch.task].runs
-        return self.across if stretch.kind in ACROSS else self.calls
 
     def _thin(self) -> None:
         """Put together what lies closer than a gap, and double the gap until there is room again."""
@@ -126,31 +107,40 @@ class Picture:
 
     def _merge(self) -> None:
         for row in self._rows():
-            row[:] = self._merged(row)
+            row[:] = self._merged_stretches(row)
         self._size = sum(map(len, self._rows()))
 
     def _rows(self) -> Iterator[list[Stretch]]:
         for lane in self.lanes.values():
             yield lane.runs
-            yield lane.holds
-        if self.members is not None:
-            yield from (lane.marks for lane in self.members.lanes.values())
-            yield from self.members.held.values()
         yield self.calls
         yield self.across
 
-    def _merged(self, row: list[Stretch]) -> Iterator[Stretch]:
-        last: dict[tuple[Kind, str], Stretch] = {}
+    def _merged_stretches(self, row: list[Stretch]) -> Iterator[Stretch]:
+        last: dict[tuple[StretchKind, str], Stretch] = {}
         for stretch in sorted(row, key=lambda each: each.from_us):
-            before = last.get((stretch.kind, stretch.member))
+            before = last.get((stretch.kind, stretch.node))
             if stretch.line in self.spared or stretch.end_line in self.spared:
                 yield stretch
             elif before is not None and stretch.from_us - before.to_us < self._gap_us:
                 before.to_us = max(before.to_us, stretch.to_us)
                 before.count += stretch.count
             else:
-                last[stretch.kind, stretch.member] = stretch
+                last[stretch.kind, stretch.node] = stretch
                 yield stretch
+
+
+class NodeRow(NamedTuple):
+    """One node of a cluster in a few words."""
+
+    name: str
+    from_us: int
+    to_us: int
+    processes: int
+    starts: int
+    cut_off: int
+    """How many of its runs were cut off."""
+    ending: str
 
 
 class Pictures(NamedTuple):
@@ -160,55 +150,47 @@ class Pictures(NamedTuple):
     """None when the trace has no event."""
     zooms: dict[int, Picture]
     """Around each violation that is told in full, by its number."""
-    holders: Picture | None = None
-    """Who held what, in a cluster."""
-    biographies: tuple[Biography, ...] = ()
+    nodes: tuple[NodeRow, ...] = ()
+    """The nodes of a cluster, in the order of their first signs."""
 
 
-class _Collection:
-    """The pictures while the trace is read."""
+class Collection:
+    """The pictures while the trace is read; lanes may be added to the overview before it is."""
 
-    def __init__(self, report: Report, overview: Picture) -> None:
-        self.overview = overview
-        self.zooms = {finding.number: zoom(report, finding) for finding in report.shown}
+    def __init__(self, report: Report, events_us: Iterable[int], most_lanes: int) -> None:
+        self.overview = _empty_overview(report, events_us, most_lanes)
+        self.zooms = {finding.number: _zoom(report, finding) for finding in report.shown}
         # The overview is the last: what it gets it keeps, and may change.
-        self._all = [*self.zooms.values(), overview]
+        self.all = [*self.zooms.values(), self.overview]
+        self._most_lanes = most_lanes
         self._by_task: dict[str, list[Picture]] = defaultdict(list)
-        for picture in self._all:
+        for picture in self.all:
             for task in picture.lanes:
                 self._by_task[task].append(picture)
 
     def admits(self, task: str) -> bool:
         """Whether a task, seen for the first time, is in any picture; the overview takes whom it can."""
         if task not in self.overview.lanes:
-            if len(self.overview.lanes) >= MOST_LANES:
+            if len(self.overview.lanes) >= self._most_lanes:
                 self.overview.lanes_left_out += 1
             else:
-                self.overview.lanes[task] = Lane()
+                self.overview.lanes[task] = TaskLane()
                 self._by_task[task].append(self.overview)
         return task in self._by_task
 
     def add(self, stretch: Stretch) -> None:
         """Draw a stretch wherever it belongs."""
-        for picture in self._all if stretch.task is None else self._by_task[stretch.task]:
+        for picture in self.all if stretch.task is None else self._by_task[stretch.task]:
             if picture.covers(stretch):
                 picture.add(stretch if picture is self.overview else replace(stretch))
 
-    def finish(self, registrations: Iterable[Registration], zone: tzinfo) -> None:
-        """Draw what can be worked out: dues, and the changes of the clocks."""
-        by_task: dict[str, list[Registration]] = defaultdict(list)
-        for registration in registrations:
-            by_task[registration.task].append(registration)
-        for picture in self._all:
-            finish(picture, by_task, zone)
-
-
-def finish(picture: Picture, registrations: Mapping[str, list[Registration]], zone: tzinfo) -> None:
-    """Nothing more will be added to *picture*: draw what can be worked out."""
-    picture.settle()
-    picture.changes = list(_changes(picture.from_us, picture.to_us, zone))
-    for task, lane in picture.lanes.items():
-        _draw_dues(picture, lane, registrations.get(task, []), zone)
+    def finish(self, registrations: Mapping[str, list[RegisteredTime]], zone: tzinfo) -> None:
+        """Nothing more will be added: draw what can be worked out, dues and the changes of the clocks."""
+        for picture in self.all:
+            picture.settle()
+            picture.changes = list(TimeAxis(picture.from_us, picture.to_us, zone).clock_changes())
+            for task, lane in picture.lanes.items():
+                _draw_dues(picture, lane, registrations.get(task, []), zone)
 
 
 def pictures(report: Report, lines: Iterable[bytes]) -> Pictures:
@@ -216,26 +198,28 @@ def pictures(report: Report, lines: Iterable[bytes]) -> Pictures:
     first_us, last_us = report.outcome.first_us, report.outcome.last_us
     if first_us is None or last_us is None:
         return Pictures(None, {})
-    overview = empty_overview(report, [first_us, last_us], MOST_LANES)
-    overview.flags = [flag(finding) for finding in report.shown]
-    collection = _Collection(report, overview)
+    collection = Collection(report, [first_us, last_us], MOST_LANES)
     faults = frozenset(fault.line for fault in report.outcome.faults)
-    history = History(Trace(lines), faults, collection.admits)
+    history = TraceHistory(Trace(lines), faults, collection.admits)
     for stretch in history:
         collection.add(stretch)
-    collection.finish(history.registrations, report.zone)
-    return Pictures(overview, collection.zooms)
+    by_task: dict[str, list[RegisteredTime]] = defaultdict(list)
+    for registration in history.registrations:
+        by_task[registration.task].append(registration)
+    collection.finish(by_task, report.zone)
+    return Pictures(collection.overview, collection.zooms)
 
 
-def empty_overview(report: Report, events_us: Iterable[int], most_lanes: int) -> Picture:
+def _empty_overview(report: Report, events_us: Iterable[int], most_lanes: int) -> Picture:
     """A picture from the first to the last of *events_us*, with lanes for the tasks of violations."""
     # A clock that was set back may have the trace end before it began.
     times = [*events_us, *(finding.at_us for finding in report.shown)]
     air_us = max((max(times) - min(times)) // 50, 1_000_000)
     overview = Picture(*_window(times, air_us), MOST_STRETCHES)
+    overview.flags = [_flag(finding) for finding in report.shown]
     for finding in report.shown:
         for task in _tasks(finding)[: most_lanes - len(overview.lanes)]:
-            overview.lanes.setdefault(task, Lane())
+            overview.lanes.setdefault(task, TaskLane())
     return overview
 
 
@@ -244,7 +228,7 @@ def _window(times: list[int], margin_us: int) -> tuple[int, int]:
     return max(min(times) - margin_us, _FIRST_US), min(max(times) + margin_us, _LAST_US)
 
 
-def zoom(report: Report, finding: Finding) -> Picture:
+def _zoom(report: Report, finding: ReportFinding) -> Picture:
     """The picture around one finding: from before its first event to after its last.
 
     When the list of a task took effect, perhaps a year ago, is worth a line, but not a picture of the year.
@@ -257,12 +241,12 @@ def zoom(report: Report, finding: Finding) -> Picture:
     margin_us = max(_MARGIN_US, (max(times) - min(times)) // 4)
     lines = frozenset(position.line for position in finding.evidence)
     picture = Picture(*_window(times, margin_us), MOST_IN_A_ZOOM, lines)
-    picture.lanes = {task: Lane() for task in _tasks(finding)}
-    picture.flags = [flag(finding)]
+    picture.lanes = {task: TaskLane() for task in _tasks(finding)}
+    picture.flags = [_flag(finding)]
     return picture
 
 
-def _tasks(finding: Finding) -> list[str]:
+def _tasks(finding: ReportFinding) -> list[str]:
     """Whom a finding concerns: its task, and those of its events."""
     named = [] if finding.task is None else [finding.task]
     events = [position.event for position in finding.evidence]
@@ -270,13 +254,13 @@ def _tasks(finding: Finding) -> list[str]:
     return list(dict.fromkeys(named))[:_MOST_ZOOM_LANES]
 
 
-def flag(finding: Finding) -> Flag:
+def _flag(finding: ReportFinding) -> Flag:
     """The mark of a finding."""
     words = "; ".join(f"{names}: {reason}" for names, reason in finding.objections)
     return Flag(finding.number, finding.task, finding.at_us, words)
 
 
-def _draw_dues(picture: Picture, lane: Lane, registrations: list[Registration], zone: tzinfo) -> None:
+def _draw_dues(picture: Picture, lane: TaskLane, registrations: list[RegisteredTime], zone: tzinfo) -> None:
     within = [
         each for each in registrations if each.from_us <= picture.to_us and each.to_us >= picture.from_us
     ]
@@ -286,39 +270,10 @@ def _draw_dues(picture: Picture, lane: Lane, registrations: list[Registration], 
     lane.dues = dues if len(dues) <= _MOST_DUES else None
 
 
-def _dues(picture: Picture, registration: Registration, zone: tzinfo) -> Iterator[int]:
+def _dues(picture: Picture, registration: RegisteredTime, zone: tzinfo) -> Iterator[int]:
     """The dues of one registration; that of the minute in which it took effect stands, too."""
     dues = dues_of(registration.cron, zone)
     if dues is None:
         return
     from_us = minute_start_us(max(registration.from_us, picture.from_us), zone) - 1
     yield from dues.between(from_us, min(registration.to_us, picture.to_us))
-
-
-def _changes(from_us: int, to_us: int, zone: tzinfo) -> Iterator[Change]:
-    """When the offset of *zone* changes: looked at day by day, then by halves; not over lifetimes."""
-    if (to_us - from_us) // _DAY_US > _MOST_DAYS:
-        return
-    while from_us < to_us:
-        next_us = min(from_us + _DAY_US, to_us)
-        by = _offset(next_us, zone) - _offset(from_us, zone)
-        if by:
-            yield Change(_moment_of_change(from_us, next_us, zone), by)
-        from_us = next_us
-
-
-def _moment_of_change(low_us: int, high_us: int, zone: tzinfo) -> int:
-    before = _offset(low_us, zone)
-    while high_us - low_us > 1:
-        middle_us = (low_us + high_us) // 2
-        if _offset(middle_us, zone) == before:
-            low_us = middle_us
-        else:
-            high_us = middle_us
-    return high_us
-
-
-def _offset(at_us: int, zone: tzinfo) -> timedelta:
-    offset = face_at(at_us, zone).utcoffset()
-    assert offset is not None
-    return offset

@@ -4,7 +4,6 @@ WITH RECURSIVE known (name) AS (
     UNION ALL
     SELECT (SELECT min(service) FROM run WHERE service > name) FROM known WHERE name IS NOT NULL
 )
-SELECT id, service, timer, reason, scheduled_us, started_us, ended_us, lasted_us, result, exit_code, signal,
-       message, pid, pid_started, boot, output, output_lost
+SELECT {columns}
 FROM known
 CROSS JOIN run ON id = (SELECT id FROM run WHERE service = name AND ended_us IS NOT NULL ORDER BY id DESC LIMIT 1);

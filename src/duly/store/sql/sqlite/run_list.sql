@@ -1,7 +1,8 @@
 -- Newest first, before an id, at most so many.
-SELECT id, service, timer, reason, scheduled_us, started_us, ended_us, lasted_us, result, exit_code, signal,
-       message, pid, pid_started, boot, CASE WHEN :output THEN output ELSE '' END, output_lost
+SELECT {listed_columns}
 FROM run
 WHERE id < :before
+  AND id > :after
+  AND (ended_us IS NULL OR ended_us >= :since)
 ORDER BY id DESC
 LIMIT :limit;

@@ -1,9 +1,10 @@
 -- Those of a service (and, unless that is null, of a timer), newest first.
-SELECT id, service, timer, reason, scheduled_us, started_us, ended_us, lasted_us, result, exit_code, signal,
-       message, pid, pid_started, boot, CASE WHEN :output THEN output ELSE '' END, output_lost
+SELECT {listed_columns}
 FROM run
 WHERE service = :service
   AND (:timer IS NULL OR timer = :timer)
   AND id < :before
+  AND id > :after
+  AND (ended_us IS NULL OR ended_us >= :since)
 ORDER BY id DESC
 LIMIT :limit;

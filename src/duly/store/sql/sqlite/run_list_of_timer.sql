@@ -1,8 +1,9 @@
 -- Those that a timer fired, newest first.
-SELECT id, service, timer, reason, scheduled_us, started_us, ended_us, lasted_us, result, exit_code, signal,
-       message, pid, pid_started, boot, CASE WHEN :output THEN output ELSE '' END, output_lost
+SELECT {listed_columns}
 FROM run
 WHERE timer = :timer
   AND id < :before
+  AND id > :after
+  AND (ended_us IS NULL OR ended_us >= :since)
 ORDER BY id DESC
 LIMIT :limit;

@@ -1,0 +1,1 @@
+INSERT INTO {schema}.meta VALUES (%(format)s, %(scheduler_id)s);

@@ -1,0 +1,1 @@
+SELECT duly_format, scheduler_id FROM {schema}.meta;

@@ -1,0 +1,2 @@
+SELECT id, name, hash, gen FROM {schema}.task
+WHERE namespace = %(namespace)s AND NOT removed AND gen > %(after)s;

@@ -1,0 +1,1 @@
+UPDATE {schema}.namespace SET startup_us = %(at_us)s WHERE name = %(namespace)s;

@@ -1,1 +1,0 @@
-UPDATE {schema}.meta SET duly_format = %(format)s;

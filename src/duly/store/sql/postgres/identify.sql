@@ -1,1 +1,0 @@
-SELECT duly_format, scheduler_id, shards FROM {schema}.meta;

@@ -1,1 +1,0 @@
-SELECT FROM {schema}.shard ORDER BY shard FOR UPDATE;

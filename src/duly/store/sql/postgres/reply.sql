@@ -1,1 +1,0 @@
-SELECT taken_by, answer FROM {schema}.request WHERE id = %(id)s;

@@ -1,1 +1,0 @@
-SELECT member FROM {schema}.member WHERE member = %(member)s;

@@ -1,0 +1,1400 @@
+"""The suite that every table passes: what the requests of `duly.cluster.table` mean.
+
+For a table of your own, subclass `TableConformance` in a test module and give it a fixture `world`: an empty
+database whose time and server the suite changes.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+import pytest
+
+from duly.cluster.table import (
+    ASLEEP_US,
+    BACK_OFF_FROM,
+    SUSPECT_FROM,
+    Ask,
+    CancelRun,
+    Claim,
+    Claimed,
+    ClusterTable,
+    ComeBack,
+    Digest,
+    Fence,
+    Heartbeat,
+    Join,
+    LeaveCluster,
+    ListOutcome,
+    OpenTimeline,
+    Prune,
+    PruneEach,
+    Pulse,
+    Put,
+    PutOne,
+    ReadDigest,
+    ReadList,
+    ReadNodes,
+    ReadRuns,
+    ReadTasks,
+    Reconcile,
+    RemoveOne,
+    RowEnd,
+    RunRecord,
+    SetPaused,
+    StartUp,
+    Switch,
+    Taken,
+    TakeRoom,
+    TakeTargets,
+    TaskView,
+    Work,
+)
+from duly.errors import StoreError
+from duly.instant import SECOND_US, Instant
+from tests.worlds.model_table import back_off_us
+
+replace = msgspec.structs.replace
+
+NOW_US = 1_700_000_000 * SECOND_US
+LEASE_US = 6 * SECOND_US
+HOUR_US = 3600 * SECOND_US
+
+
+class World(Protocol):
+    """A database for tables."""
+
+    now_us: Instant
+
+    def table(self, namespace: str = "default") -> ClusterTable:
+        """Connect to it."""
+        ...
+
+    def advance(self, by_us: int) -> None:
+        """Let time pass."""
+        ...
+
+    def restart(self) -> None:
+        """Have another server answer that has forgotten nothing."""
+        ...
+
+    def snapshot(self) -> Any:
+        """What is committed now."""
+        ...
+
+    def forget(self, snapshot: Any) -> None:
+        """Promote a standby that has only what is in *snapshot*."""
+        ...
+
+
+def join(table: ClusterTable, *nodes: int) -> list[Pulse]:
+    """Let these nodes join."""
+    return [table.do(Join(node=n, name=f"n{n}", lease_us=LEASE_US, version="1")) for n in nodes]
+
+
+def fence(table: ClusterTable, node: int, beat: int = 0, by: str = "n1") -> list[str] | None:
+    """Fence a node; the names of its runs."""
+    runs = table.do(Fence(by=by, node=node, beat=beat))
+    return None if runs is None else sorted(run.name for run in runs)
+
+
+def beat(table: ClusterTable, node: int, acked: int = 0, gen: int = 100) -> Pulse:
+    """Send a heartbeat."""
+    return table.do(Heartbeat(node=node, acked=acked, gen=gen))
+
+
+def put(name: str, **changes: Any) -> Put:
+    """A task that is due."""
+    return Put(name, 7, f"definition of {name}", "before", NOW_US)._replace(**changes)
+
+
+def reconcile(table: ClusterTable, *puts: Put, removed: Sequence[str] = (), **options: Any) -> ListOutcome:
+    """Change the list, as node 1 does."""
+    base = table.do(ReadDigest()).generation
+    values: dict[str, Any] = {"node": 1, "put": puts, "removed": removed, "base": base}
+    return table.do(Reconcile(**values | options))
+
+
+def claim(table: ClusterTable, node: int = 1, *ends: RowEnd, **options: Any) -> Work:
+    """Write *ends*, and claim what is due."""
+    values: dict[str, Any] = {"node": node, "gen": 100, "ends": ends, "limit": 10}
+    return table.do(Claim(**values | options))
+
+
+def claimed(table: ClusterTable, node: int = 1, *ends: RowEnd, **options: Any) -> list[Claimed]:
+    """The rows that were claimed, by name."""
+    return sorted(claim(table, node, *ends, **options).claimed, key=lambda row: row.name)
+
+
+def take_room(
+    table: ClusterTable, *rows: Claimed, node: int = 1, limit: str = "db", size: int = 2
+) -> list[int] | None:
+    """Take room for rows in one limit; the ids of those that got it."""
+    ids = [row.id for row in rows]
+    taken = table.do(TakeRoom(node=node, ids=ids, limits=[limit] * len(ids), sizes=[size] * len(ids)))
+    return None if taken is None else sorted(taken)
+
+
+def take(table: ClusterTable, *rows: Claimed, node: int = 1) -> list[int] | None:
+    """Take the targets of rows; the ids of those that got theirs."""
+    taken = table.do(TakeTargets(node=node, ids=[row.id for row in rows]))
+    return None if taken is None else sorted(taken)
+
+
+def names(rows: Sequence[Claimed]) -> list[str]:
+    """Their names."""
+    return [row.name for row in rows]
+
+
+def end(row: Claimed, **changes: Any) -> RowEnd:
+    """The end of a run that is due again in an hour."""
+    end = RowEnd(row.id, row.name, row.hash, row.token, row.started_us, "after", NOW_US + HOUR_US)
+    return replace(end, **changes)
+
+
+def release(row: Claimed, **changes: Any) -> RowEnd:
+    """The row as it was, without a run."""
+    return end(row, state=None, wake_us=NOW_US, **changes)
+
+
+def record(number: int = 1, **changes: Any) -> RunRecord:
+    """A run for the history."""
+    values: dict[str, Any] = {
+        "run_id": f"run {number}",
+        "cause": "cron",
+        "called_us": NOW_US,
+        "result": "success",
+    }
+    return RunRecord(**values | {"ended_us": NOW_US + number} | changes)
+
+
+def come_back(table: ClusterTable, **options: Any) -> list[str]:
+    """Let node 1 come back as node 11; the names of the runs that it has still."""
+    who: dict[str, Any] = {"before": [1], "node": 11, "name": "n1", "lease_us": LEASE_US, "version": "1"}
+    return sorted(name for name, _id in table.do(ComeBack(**who | options)).kept)
+
+
+def task(table: ClusterTable, name: str = "a") -> TaskView:
+    """A task, as people see it."""
+    (view,) = table.do(ReadTasks(name=name))
+    return view
+
+
+def is_free(table: ClusterTable, name: str = "a") -> bool:
+    """Whether nobody runs the task."""
+    return task(table, name).run_by is None
+
+
+def interrupt(world: World, table: ClusterTable, times: int, *, node: int = 50) -> None:
+    """Have so many nodes die one after the other with all that is due."""
+    for number in range(node, node + times):
+        join(table, number)
+        claim(table, number, now_us=world.now_us + 2 * HOUR_US)
+        fence(table, number)
+
+
+class TableConformance:
+    """What a table must do. Subclass it and give it the fixture `world`."""
+
+    @pytest.fixture
+    def table(self, world: World) -> ClusterTable:
+        """A table with node 1."""
+        table = world.table()
+        join(table, 1)
+        return table
+
+    # --- being a node ---
+
+    def test_join_shows_the_database(self, table: ClusterTable) -> None:
+        """Who joins sees the time, the server, its timeline, which is open, and the other nodes."""
+        (pulse,) = join(table, 2)
+        assert (pulse.now_us, pulse.has_forgotten, pulse.open_timeline) == (NOW_US, False, pulse.timeline)
+        assert [tuple(peer) for peer in pulse.peers] == [(1, "n1", 0, LEASE_US)]
+        assert pulse.seq is not None
+        assert pulse.next_wake_us is None
+        assert beat(table, 1).server == pulse.server
+
+    def test_heartbeat_raises_both_counters(self, table: ClusterTable) -> None:
+        """The other nodes see the counter of heartbeats, the node itself its sequence number."""
+        join(table, 2)
+        first = beat(table, 1)
+        second = beat(table, 1, first.seq or 0)
+        assert first.seq is not None
+        assert second.seq is not None
+        assert second.seq > first.seq
+        assert [(peer.node, peer.beat) for peer in beat(table, 2).peers] == [(1, 2)]
+
+    def test_claim_raises_the_sequence_number_alone(self, table: ClusterTable) -> None:
+        """A claim is no heartbeat, but the server has forgotten if it lacks one."""
+        join(table, 2)
+        before = beat(table, 1).seq or 0
+        seq = claim(table).seq
+        assert seq is not None
+        assert seq > before
+        assert beat(table, 1, seq).has_forgotten is False
+        assert beat(table, 2).peers[0].beat == 2
+
+    def test_heartbeat_of_a_fenced_node(self, table: ClusterTable) -> None:
+        """It shows no sequence number and raises nothing; the node is no peer any more."""
+        join(table, 2)
+        seq = beat(table, 2).seq or 0
+        assert fence(table, 2, 1) is not None
+        pulse = beat(table, 2, seq)
+        assert (pulse.seq, pulse.has_forgotten) == (None, False)
+        assert beat(table, 1).peers == []
+        assert {view.node: view.beat for view in table.do(ReadNodes())[1]}[2] == 1
+
+    def test_heartbeat_on_a_server_that_forgot(self, world: World, table: ClusterTable) -> None:
+        """A row that is older than what was acknowledged, or missing, is not touched and not trusted."""
+        old = world.snapshot()
+        seq = beat(table, 1).seq or 0
+        join(table, 2)
+        world.forget(old)
+        for node, acked in ((1, seq), (2, 1)):
+            pulse = beat(table, node, acked)
+            assert (pulse.seq, pulse.has_forgotten) == (None, True)
+            assert claim(table, node).seq is None
+        assert not beat(table, 1, seq - 1).has_forgotten
+
+    def test_next_wake_of_a_heartbeat(self, table: ClusterTable) -> None:
+        """It is that of the rows of my generation that nobody runs and that are not paused, due or not."""
+        reconcile(table, put("a"), put("b", wake_us=NOW_US + 1), put("c", wake_us=NOW_US + 2))
+        generation = beat(table, 1).generation
+        reconcile(table, put("d", wake_us=5))
+        assert beat(table, 1, gen=generation).next_wake_us == NOW_US
+        claim(table, gen=generation, limit=1)
+        assert beat(table, 1, gen=generation).next_wake_us == NOW_US + 1
+        table.do(SetPaused(name="b", is_paused=True))
+        assert beat(table, 1, gen=generation).next_wake_us == NOW_US + 2
+        assert beat(table, 1).next_wake_us == 5
+
+    def test_who_says_the_time_itself(self, table: ClusterTable) -> None:
+        """What is due is decided by the time in the request, if there is one."""
+        reconcile(table, put("a", wake_us=NOW_US + HOUR_US))
+        assert table.do(Heartbeat(node=1, acked=0, now_us=5)).now_us == 5
+        assert claim(table, now_us=5).now_us == 5
+        (row,) = claimed(table, now_us=NOW_US + HOUR_US)
+        assert row.started_us == NOW_US + HOUR_US
+
+    def test_leave(self, table: ClusterTable) -> None:
+        """Who leaves is no node any more, and nobody waits for it."""
+        join(table, 2)
+        table.do(LeaveCluster(node=2))
+        assert beat(table, 1).peers == []
+        assert claim(table, 2).seq is None
+
+    def test_leave_with_a_run(self, table: ClusterTable) -> None:
+        """Who has runs against all rules stays a node, so that it can be fenced."""
+        join(table, 2)
+        reconcile(table, put("a"))
+        claim(table, 2)
+        table.do(LeaveCluster(node=2))
+        assert fence(table, 2) == ["a"]
+
+    def test_namespaces_do_not_see_each_other(self, world: World, table: ClusterTable) -> None:
+        """Tasks, nodes and runs of one namespace are nothing to another."""
+        other = world.table("billing")
+        join(other, 2)
+        reconcile(table, put("a"))
+        (row,) = claimed(table)
+        claim(table, 1, end(row, run=record()))
+        assert other.do(ReadDigest()).rows == 0
+        assert other.do(ReadRuns()) == []
+        assert beat(other, 2).peers == []
+        assert len(other.do(ReadNodes())[1]) == 1
+        reconcile(other, put("a", state="other"), node=2)
+        assert [row.state for row in claimed(other, 2)] == ["other"]
+        assert task(table).state == "after"
+
+    # --- claims ---
+
+    def test_claim_gives_due_rows(self, table: ClusterTable) -> None:
+        """A claimed row comes as it was before, with a token and the time of its start."""
+        reconcile(table, put("a", hash=-5), put("b", wake_us=NOW_US + 1))
+        work = claim(table)
+        (row,) = work.claimed
+        assert row == Claimed(row.id, "a", -5, row.token, "before", NOW_US, None, 0, None, NOW_US)
+        assert (work.now_us, work.is_open, work.next_wake_us) == (NOW_US, True, NOW_US + 1)
+        view = TaskView("a", "definition of a", "before", NOW_US, False, "n1", NOW_US, row.token, 0, None)
+        assert task(table) == view
+        assert claimed(table) == []
+
+    def test_claim_takes_the_oldest_up_to_the_limit(self, table: ClusterTable) -> None:
+        """Of more rows than the limit the oldest are claimed."""
+        reconcile(table, *(put(f"t{n}", wake_us=NOW_US - (n * 7) % 5) for n in range(5)))
+        assert names(claimed(table, limit=2)) == ["t2", "t4"]
+        assert names(claimed(table, limit=0)) == []
+        assert names(claimed(table)) == ["t0", "t1", "t3"]
+
+    def test_every_node_has_its_share(self, table: ClusterTable) -> None:
+        """However many nodes there are, each gets of what is due, and nobody what another has."""
+        nodes = range(1, 101)
+        join(table, *nodes[1:])
+        reconcile(table, *(put(f"t{n:03}") for n in nodes))
+        got = [names(claimed(table, node, limit=1)) for node in nodes]
+        assert sorted(got) == [[f"t{n:03}"] for n in nodes]
+
+    def test_tokens_rise(self, world: World, table: ClusterTable) -> None:
+        """Every claim has a larger token than all before it, also if the clock was set back."""
+        reconcile(table, put("a"))
+        tokens = []
+        for by_us in (0, SECOND_US, -5 * SECOND_US, -5 * SECOND_US):
+            world.advance(by_us)
+            (row,) = claimed(table, now_us=NOW_US + HOUR_US + by_us)
+            tokens.append(row.token)
+            claim(table, 1, release(row), limit=0)
+        assert tokens == sorted(set(tokens))
+        assert tokens[0] >= NOW_US + HOUR_US
+
+    def test_claim_of_a_generation(self, table: ClusterTable) -> None:
+        """Rows of newer generations are claimed only by name of their id, and do not wake."""
+        generation = reconcile(table, put("a")).generation
+        reconcile(table, put("b"), put("c"), put("d", wake_us=NOW_US + 1))
+        ids = {row.name: row.id for row in table.do(ReadList())}
+        work = claim(table, gen=generation, also=[ids["c"]])
+        assert sorted(names(work.claimed)) == ["a", "c"]
+        assert work.next_wake_us is None
+
+    def test_claim_passes_over(self, table: ClusterTable) -> None:
+        """What is paused, runs already, is not yet due or was removed is not claimed."""
+        reconcile(table, *(put(name) for name in "abc"), put("d", wake_us=NOW_US + 1))
+        join(table, 2)
+        table.do(SetPaused(name="a", is_paused=True))
+        claim(table, 2, limit=1)
+        (name,) = (view.name for view in table.do(ReadTasks()) if view.run_by == "n2")
+        table.do(RemoveOne(name=name))
+        assert names(claimed(table)) == sorted({"b", "c"} - {name})
+
+    def test_next_wake_of_a_claim(self, table: ClusterTable) -> None:
+        """It is later than now: what is due and was left over is asked for without being told."""
+        reconcile(table, put("a"), put("b"), put("c", wake_us=NOW_US + 9), put("d", wake_us=NOW_US + 8))
+        assert claim(table, limit=1).next_wake_us == NOW_US + 8
+        table.do(SetPaused(name="d", is_paused=True))
+        assert claim(table, limit=0).next_wake_us == NOW_US + 9
+
+    def test_suspects_are_claimed_one_at_a_time(self, world: World, table: ClusterTable) -> None:
+        """Of the rows that were interrupted often one is claimed beside the others, or none."""
+        reconcile(table, *(put(name) for name in "abc"))
+        interrupt(world, table, SUSPECT_FROM)
+        reconcile(table, put("x"), put("y"))
+        assert names(claimed(table, with_suspect=False)) == ["x", "y"]
+        assert [claim(table).claimed[0].interruptions for _ in range(3)] == [SUSPECT_FROM] * 3
+        assert claimed(table) == []
+
+    @pytest.mark.parametrize("case", ["fenced", "unknown", "unchecked"])
+    def test_claim_is_refused(self, world: World, table: ClusterTable, case: str) -> None:
+        """A node that is fenced, unknown, or has not checked this server claims nothing and ends nothing."""
+        reconcile(table, put("a"), put("b"))
+        (row,) = claimed(table, limit=1)
+        if case == "fenced":
+            fence(table, 1, by="n2")
+        if case == "unchecked":
+            world.restart()
+        before, runs = task(table, row.name), table.do(ReadRuns())
+        work = claim(table, 9 if case == "unknown" else 1, end(row, run=record()))
+        assert (work.seq, *work.written, *work.claimed) == (None,)
+        assert task(table, row.name) == before
+        assert table.do(ReadRuns()) == runs
+
+    def test_claims_wait_until_all_have_checked(self, world: World, table: ClusterTable) -> None:
+        """After a restart ends are written at once, and rows claimed when every living node has checked."""
+        join(table, 2)
+        reconcile(table, put("a"), put("b"))
+        (row,) = claimed(table, limit=1)
+        seq = beat(table, 1).seq or 0
+        world.restart()
+        assert not beat(table, 1, seq).has_forgotten
+        work = claim(table, 1, end(row))
+        assert (work.written, work.claimed, work.is_open) == ([row.id], [], False)
+        beat(table, 2)
+        work = claim(table)
+        assert (len(work.claimed), work.is_open) == (1, True)
+
+    def test_claims_do_not_wait_for_the_dead(self, world: World, table: ClusterTable) -> None:
+        """A node that was fenced need not check the server."""
+        join(table, 2)
+        reconcile(table, put("a"))
+        world.restart()
+        beat(table, 1)
+        assert claimed(table) == []
+        fence(table, 2)
+        assert names(claimed(table)) == ["a"]
+
+    def test_claims_wait_for_the_timeline(self, world: World, table: ClusterTable) -> None:
+        """After a promotion rows are claimed when somebody has opened the new timeline."""
+        reconcile(table, put("a"))
+        old = beat(table, 1).timeline
+        world.forget(world.snapshot())
+        pulse = beat(table, 1)
+        assert (pulse.open_timeline, pulse.timeline != old) == (old, True)
+        table.do(OpenTimeline(timeline=old))
+        assert (claim(table).is_open, claimed(table)) == (False, [])
+        table.do(OpenTimeline(timeline=pulse.timeline))
+        assert beat(table, 1).open_timeline == pulse.timeline
+        table.do(OpenTimeline(timeline=old))
+        assert names(claimed(table)) == ["a"]
+
+    def test_newcomers_on_a_new_timeline_wait_too(self, world: World, table: ClusterTable) -> None:
+        """A node that joins after the promotion does not open it, and comes with the server checked."""
+        reconcile(table, put("a"))
+        world.forget(world.snapshot())
+        beat(table, 1)
+        (pulse,) = join(table, 2)
+        assert pulse.open_timeline != pulse.timeline
+        assert claimed(table, 2) == []
+        table.do(OpenTimeline(timeline=pulse.timeline))
+        assert names(claimed(table, 2)) == ["a"]
+
+    def test_namespace_that_a_promoted_server_lacks(self, world: World) -> None:
+        """It may be forgotten, with runs that go on: claims wait until somebody has opened it."""
+        table = world.table("other")
+        world.forget(world.snapshot())
+        (pulse,) = join(table, 1)
+        reconcile(table, put("a"))
+        assert pulse.open_timeline != pulse.timeline
+        assert claimed(table) == []
+        table.do(OpenTimeline(timeline=pulse.timeline))
+        assert names(claimed(table)) == ["a"]
+
+    # --- ends ---
+
+    def test_end(self, table: ClusterTable) -> None:
+        """An end writes the state and the next wake, and the row is free."""
+        reconcile(table, put("a"))
+        (row,) = claimed(table)
+        work = claim(table, 1, end(row))
+        assert (work.written, work.claimed, work.next_wake_us) == ([row.id], [], NOW_US + HOUR_US)
+        view = task(table)
+        assert (view.state, view.wake_us, view.run_by, view.started_us) == (
+            "after",
+            NOW_US + HOUR_US,
+            None,
+            None,
+        )
+
+    def test_end_that_is_due_again(self, table: ClusterTable) -> None:
+        """A row that is ended is claimed by the same request if it is due."""
+        reconcile(table, put("a"))
+        (row,) = claimed(table)
+        (again,) = claimed(table, 1, end(row, wake_us=NOW_US))
+        assert (again.state, again.token > row.token) == ("after", True)
+
+    def test_release(self, world: World, table: ClusterTable) -> None:
+        """A row that was not called keeps its state and its interruptions, and gets a wake."""
+        reconcile(table, put("a"))
+        interrupt(world, table, 1)
+        (row,) = claimed(table)
+        claim(table, 1, replace(release(row), wake_us=NOW_US + 5))
+        view = task(table)
+        assert (view.state, view.wake_us, view.run_by, view.interruptions) == ("before", NOW_US + 5, None, 1)
+        (again,) = claimed(table, now_us=NOW_US + 5)
+        assert again.cut_us == row.cut_us == NOW_US + 2 * HOUR_US
+
+    @pytest.mark.parametrize("change", ["token", "started_us", "id"])
+    def test_end_of_another_run(self, table: ClusterTable, change: str) -> None:
+        """An end with another token, start or id is not written, nor in the history."""
+        reconcile(table, put("a"))
+        (row,) = claimed(table)
+        wrong = end(row, run=record())
+        wrong = replace(wrong, **{change: getattr(wrong, change) + 1})
+        assert claim(table, 1, wrong).written == []
+        assert task(table)[2:7] == ("before", NOW_US, False, "n1", NOW_US)
+        assert table.do(ReadRuns()) == []
+
+    def test_many_ends(self, table: ClusterTable) -> None:
+        """Of many ends those are written whose rows are still of their runs."""
+        reconcile(table, *(put(name) for name in "abc"))
+        rows = claimed(table)
+        assert claim(table, 1, end(rows[0])).written == [rows[0].id]
+        written = claim(table, 1, *(end(row, state=f"after {row.name}") for row in rows)).written
+        assert sorted(written) == sorted(row.id for row in rows[1:])
+        assert [task(table, name).state for name in "abc"] == ["after", "after b", "after c"]
+
+    def test_end_of_an_overridden_task(self, table: ClusterTable) -> None:
+        """The run of an older definition is recorded and leaves the new state alone."""
+        reconcile(table, put("a"))
+        (row,) = claimed(table)
+        reconcile(table, put("a", hash=8, state="new", wake_us=NOW_US + 9))
+        assert task(table).run_by == "n1"
+        assert claim(table, 1, end(row, run=record())).written == [row.id]
+        view = task(table)
+        assert (view.state, view.wake_us, view.run_by) == ("new", NOW_US + 9, None)
+        assert len(table.do(ReadRuns())) == 1
+
+    def test_end_of_a_removed_task(self, world: World, table: ClusterTable) -> None:
+        """The run of a removed task goes on, is recorded, and the row is gone with its end."""
+        reconcile(table, put("a"), put("b", wake_us=NOW_US + 1))
+        (row,) = claimed(table)
+        assert reconcile(table, removed=["a"]).orphaned == [("a", "before")]
+        assert [listed.name for listed in table.do(ReadList())] == ["b"]
+        assert claim(table, 1, end(row, run=record())).written == [row.id]
+        assert [past.name for past in table.do(ReadRuns())] == ["a"]
+        world.advance(SECOND_US)
+        assert reconcile(table, put("a", state="fresh")).added == ["a"]
+        assert claimed(table)[0].token > row.token
+
+    def test_end_clears_interruptions(self, world: World, table: ClusterTable) -> None:
+        """A run that comes to its end has nothing to be restarted for."""
+        reconcile(table, put("a"))
+        interrupt(world, table, 1)
+        (row,) = claimed(table)
+        (again,) = claimed(table, 1, end(row, wake_us=NOW_US))
+        assert (again.interruptions, again.cut_us) == (0, None)
+
+    # --- fences ---
+
+    def test_fence(self, world: World, table: ClusterTable) -> None:
+        """A fenced node loses its runs, which are due at once to be started once more."""
+        join(table, 2)
+        reconcile(table, *(put(name) for name in "ab"), put("c", wake_us=NOW_US + HOUR_US))
+        rows = claimed(table, 2)
+        world.advance(SECOND_US)
+        assert fence(table, 2) == ["a", "b"]
+        view = task(table)
+        assert (view.state, view.wake_us, view.run_by) == ("before", world.now_us, None)
+        assert view.token > rows[0].token
+        assert view.interruptions == 1
+        again = claimed(table)
+        assert [(row.cut_us, row.interruptions) for row in again] == [(NOW_US, 1)] * 2
+        assert all(row.token > before.token for row, before in zip(again, rows, strict=True))
+
+    def test_interrupted_task_is_overridden(self, table: ClusterTable) -> None:
+        """A run that was cut off, or asked for, is due at once, whatever a new definition says."""
+        reconcile(table, *(put(name) for name in "ab"), put("c", wake_us=NOW_US + 1))
+        join(table, 2)
+        claimed(table, 2, limit=1)
+        fence(table, 2)
+        table.do(Ask(names=["b"], text="look"))
+        reconcile(table, *(put(name, hash=8, wake_us=NOW_US + HOUR_US) for name in "abc"))
+        assert names(claimed(table)) == ["a", "b"]
+
+    def test_fence_names_the_counter(self, table: ClusterTable) -> None:
+        """A node that has sent a heartbeat meanwhile is not fenced, nor is one that is unknown."""
+        join(table, 2)
+        reconcile(table, put("a"))
+        claim(table, 2)
+        beat(table, 2)
+        assert fence(table, 2) is None
+        assert fence(table, 3) is None
+        assert (task(table).run_by, task(table).interruptions) == ("n2", 0)
+        assert fence(table, 2, 1) == ["a"]
+        assert fence(table, 2, 1, by="n3") is None
+        assert task(table).interruptions == 1
+
+    def test_fence_without_runs(self, table: ClusterTable) -> None:
+        """A node that ran nothing is fenced all the same."""
+        join(table, 2)
+        assert fence(table, 2) == []
+        assert claim(table, 2).seq is None
+
+    def test_end_after_a_fence(self, table: ClusterTable) -> None:
+        """A fenced node records nothing, and its successor's end counts."""
+        join(table, 2)
+        reconcile(table, put("a"))
+        (row,) = claimed(table, 2)
+        fence(table, 2)
+        (again,) = claimed(table)
+        assert claim(table, 2, end(row, state="late", run=record())).seq is None
+        assert claim(table, 1, end(row, state="late")).written == []
+        assert claim(table, 1, end(again)).written == [row.id]
+        assert task(table).state == "after"
+
+    def test_second_interruption_keeps_the_first_start(self, world: World, table: ClusterTable) -> None:
+        """A restart that is cut off, too, is still the run that began first."""
+        reconcile(table, put("a"))
+        interrupt(world, table, 1)
+        world.advance(SECOND_US)
+        interrupt(world, table, 1, node=60)
+        (row,) = claimed(table)
+        assert (row.cut_us, row.interruptions) == (NOW_US + 2 * HOUR_US, 2)
+
+    def test_back_off(self, world: World, table: ClusterTable) -> None:
+        """From the third interruption on a restart waits, each time twice as long."""
+        reconcile(table, put("a"))
+        for times in range(1, BACK_OFF_FROM + 3):
+            interrupt(world, table, 1, node=50 + times)
+            assert task(table).wake_us == world.now_us + back_off_us(times, LEASE_US)
+        assert back_off_us(BACK_OFF_FROM + 2, LEASE_US) == 4 * LEASE_US
+        interrupt(world, table, 12, node=70)
+        assert task(table).wake_us == world.now_us + HOUR_US
+
+    def test_fence_says_when_its_runs_start(self, world: World, table: ClusterTable) -> None:
+        """What was taken is answered with its interruptions, and when it is started once more."""
+        reconcile(table, put("a"))
+        interrupt(world, table, BACK_OFF_FROM - 1)
+        join(table, 2)
+        world.advance(HOUR_US)
+        claimed(table, 2)
+        taken = table.do(Fence(by="n1", node=2, beat=0))
+        assert taken == [Taken("a", BACK_OFF_FROM, world.now_us + LEASE_US)]
+
+    def test_fenced_run_of_a_removed_task(self, table: ClusterTable) -> None:
+        """It is not started again: the row is gone."""
+        join(table, 2)
+        reconcile(table, put("a"), put("b", wake_us=NOW_US + 1))
+        claim(table, 2)
+        table.do(RemoveOne(name="a"))
+        fence(table, 2)
+        assert claimed(table) == []
+        assert reconcile(table, put("a")).added == ["a"]
+        assert names(claimed(table)) == ["a"]
+
+    # --- coming back ---
+
+    def test_come_back(self, table: ClusterTable) -> None:
+        """Kept runs go on, ends are written, cut runs are started once more, others are free."""
+        reconcile(table, *(put(name) for name in "abcd"))
+        a, b, c, d = claimed(table)
+        kept = come_back(table, kept=[end(a, state="before")], ends=[end(b, run=record())], cut=[end(c)])
+        assert kept == ["a"]
+        assert [view.run_by for view in table.do(ReadTasks())] == ["n1", None, None, None]
+        assert (task(table, "b").state, len(table.do(ReadRuns(result="success")))) == ("after", 1)
+        again = claimed(table, 11)
+        assert [(row.name, row.cut_us, row.interruptions) for row in again] == [
+            ("c", NOW_US, 0),
+            ("d", None, 0),
+        ]
+        assert again[0].token > c.token
+        assert again[1].token > d.token
+        assert claim(table, 11, end(a)).written == [a.id]
+
+    def test_late_statements_of_the_old_id(self, table: ClusterTable) -> None:
+        """A node that came back is fenced under its old id: nothing that it sent before has any effect."""
+        reconcile(table, put("a"), put("b"))
+        a, b = claimed(table)
+        come_back(table, kept=[end(a)])
+        assert claim(table, 1, end(a), end(b)).seq is None
+        assert beat(table, 1).seq is None
+        assert (task(table).run_by, task(table, "b").state) == ("n1", "before")
+        assert {view.node: view.fenced_us is None for view in table.do(ReadNodes())[1]} == {
+            1: False,
+            11: True,
+        }
+
+    def test_come_back_after_a_lost_return(self, table: ClusterTable) -> None:
+        """Who has lost the answer gives up the id of that attempt as well, and keeps its runs."""
+        reconcile(table, put("a"))
+        (a,) = claimed(table)
+        come_back(table, kept=[end(a)])
+        assert come_back(table, node=14, kept=[end(a)]) == []
+        assert come_back(table, before=[1, 11, 12], node=13, kept=[end(a)]) == ["a"]
+        for node in (11, 12):
+            assert beat(table, node).seq is None
+        with pytest.raises(StoreError):
+            come_back(table, before=[1, 11], node=12, kept=[end(a)])
+        assert claim(table, 13, end(a)).written == [a.id]
+
+    def test_look_again(self, table: ClusterTable) -> None:
+        """After a clock was set back, rows are due by the time before; those ahead of it are due at once."""
+        reconcile(table, put("a"), put("b", wake_us=NOW_US + 5), put("c", wake_us=NOW_US + HOUR_US))
+        claim(table)
+        assert names(claimed(table, due_us=NOW_US + 5)) == ["b"]
+        assert claimed(table, now_us=NOW_US - 5, look_again_us=HOUR_US) == []
+        join(table, 2)
+        fence(table, 2)
+        assert claimed(table, 2, now_us=NOW_US - 5, look_again_us=4) == []
+        assert claimed(table, now_us=NOW_US - 5) == []
+        assert names(claimed(table, now_us=NOW_US - 5, look_again_us=4)) == ["c"]
+        assert task(table).wake_us == NOW_US
+
+    def test_come_back_with_an_older_run(self, table: ClusterTable) -> None:
+        """A run whose row was claimed again is not ours, though the row is."""
+        reconcile(table, put("a"))
+        (row,) = claimed(table)
+        (_again,) = claimed(table, 1, end(row, wake_us=NOW_US))
+        assert come_back(table, kept=[end(row)], cut=[end(row)]) == []
+        assert claimed(table, 11)[0].cut_us is None
+
+    def test_come_back_after_a_fence(self, table: ClusterTable) -> None:
+        """What a fence has taken is not ours any more, and its ends are not written."""
+        join(table, 2)
+        reconcile(table, put("a"), put("b"))
+        a, b = claimed(table)
+        fence(table, 1, by="n2")
+        (first,) = claimed(table, 2, limit=1)
+        assert come_back(table, kept=[end(a)], ends=[end(b, state="late", run=record())]) == []
+        assert task(table, first.name).run_by == "n2"
+        assert task(table, "b").state == "before"
+        assert table.do(ReadRuns(result="success")) == []
+        assert claim(table, 11).seq is not None
+        assert {view.node: view.fenced_by for view in table.do(ReadNodes())[1]}[1] == "n2"
+
+    def test_come_back_when_everything_was_overridden(self, table: ClusterTable) -> None:
+        """A run of an older definition is kept; a removed one too, until it ends."""
+        reconcile(table, *(put(name) for name in "abc"), put("d", wake_us=NOW_US + 1))
+        a, b, _c = claimed(table)
+        reconcile(table, put("a", hash=8, state="new"), removed=["b", "c"])
+        assert come_back(table, kept=[end(a), end(b)]) == ["a", "b"]
+        assert sorted(claim(table, 11, end(a), end(b), limit=0).written) == sorted([a.id, b.id])
+        assert [view.name for view in table.do(ReadTasks())] == ["a", "d"]
+        assert reconcile(table, put("c")).added == ["c"]
+
+    def test_come_back_to_a_server_that_forgot(self, world: World, table: ClusterTable) -> None:
+        """Runs and ends that the server has forgotten are restored, so that nobody starts them again."""
+        join(table, 2)
+        reconcile(table, *(put(name) for name in "abcd"))
+        old = world.snapshot()
+        a, b, c, d = claimed(table)
+        world.forget(old)
+        beat(table, 2)
+        kept = come_back(
+            table,
+            kept=[end(a, state="of a")],
+            ends=[end(b, run=record())],
+            cut=[end(c, state="of c")],
+            remembered=[end(d)],
+            acked=99,
+        )
+        assert kept == ["a"]
+        assert [view.state for view in table.do(ReadTasks())] == ["of a", "after", "of c", "after"]
+        assert [view.run_by for view in table.do(ReadTasks())] == ["n1", None, None, None]
+        table.do(OpenTimeline(timeline=beat(table, 2).timeline))
+        assert [(row.name, row.cut_us) for row in claimed(table, 2)] == [("c", NOW_US)]
+        assert claim(table, 11, end(a, wake_us=0), limit=0).written == [a.id]
+
+    def test_target_of_a_forgotten_run(self, world: World, table: ClusterTable) -> None:
+        """A server that has forgotten a run is told whose its target is, too."""
+        join(table, 2)
+        reconcile(table, put("a", target="t"), put("b", target="t"))
+        old = world.snapshot()
+        (mine,) = claimed(table, limit=1)
+        take(table, mine)
+        world.forget(old)
+        beat(table, 2)
+        come_back(table, kept=[end(mine, state="before")], acked=99)
+        table.do(OpenTimeline(timeline=beat(table, 2).timeline))
+        assert take(table, *claimed(table, 2), node=2) == []
+
+    def test_cut_run_that_was_not_due(self, world: World, table: ClusterTable) -> None:
+        """A run that somebody asked for starts again at once, and counts from when the first one began."""
+        reconcile(table, put("a", wake_us=NOW_US + HOUR_US))
+        (row,) = claimed(table, wanted=["a"])
+        for node in (1, 11):
+            come_back(table, before=[node], node=node + 10, cut=[end(row)])
+            world.advance(1)
+            (row,) = claimed(table, node + 10)
+            assert row.cut_us == NOW_US
+
+    def test_come_back_says_whether_it_has_forgotten(self, world: World, table: ClusterTable) -> None:
+        """A server says whether it has what it acknowledged, also after a fence."""
+        reconcile(table, put("a"))
+        (row,) = claimed(table)
+        old = world.snapshot()
+        acked = claim(table, 1, end(row, wake_us=NOW_US), limit=0).seq or 0
+        fence(table, 1, by="n2")
+        who: dict[str, Any] = {"name": "n1", "lease_us": LEASE_US, "version": "1", "remembered": [end(row)]}
+        again = ComeBack(before=[1], node=11, acked=acked, **who)
+        assert not table.do(again).has_forgotten
+        assert task(table).wake_us == NOW_US
+        world.forget(old)
+        assert table.do(again).has_forgotten
+        assert task(table).wake_us == NOW_US + HOUR_US
+        world.forget(old)
+        assert table.do(ComeBack(before=[5], node=12, acked=1, **who)).has_forgotten
+
+    def test_late_check_hides_nothing(self, world: World, table: ClusterTable) -> None:
+        """A check that was sent before the old server's last answer came does not hide what is forgotten."""
+        reconcile(table, put("a"))
+        old = world.snapshot()
+        before = table.do(Heartbeat(node=1, acked=0)).seq or 0
+        world.forget(old)
+        assert table.do(Heartbeat(node=1, acked=before - 1)).seq == before - 1
+        assert table.do(Claim(node=1, gen=9, acked=before)).seq is None
+        assert table.do(Heartbeat(node=1, acked=before)).has_forgotten
+
+    def test_end_that_was_forgotten(self, world: World, table: ClusterTable) -> None:
+        """The server knows the claim and has forgotten the end: it is written again, as ended."""
+        reconcile(table, put("a"))
+        (row,) = claimed(table)
+        old = world.snapshot()
+        claim(table, 1, end(row))
+        world.forget(old)
+        assert come_back(table, remembered=[end(row)], acked=99) == []
+        view = task(table)
+        assert (view.state, view.wake_us, view.run_by) == ("after", NOW_US + HOUR_US, None)
+
+    def test_latest_end_is_restored(self, world: World, table: ClusterTable) -> None:
+        """Of several ends of one task that the server has forgotten the latest counts."""
+        reconcile(table, put("a"))
+        old = world.snapshot()
+        ends = []
+        for number in range(3):
+            (row,) = claimed(table)
+            ends.append(end(row, state=f"after {number}", wake_us=NOW_US))
+            claim(table, 1, ends[-1], limit=0)
+        world.forget(old)
+        come_back(table, remembered=ends, acked=99)
+        assert (task(table).state, task(table).token) == ("after 2", ends[-1].token)
+
+    def test_restore_gives_way_to_newer_claims(self, world: World, table: ClusterTable) -> None:
+        """A row that has moved on is left alone, however it is to be restored."""
+        join(table, 2)
+        reconcile(table, *(put(name) for name in "abc"))
+        old = world.snapshot()
+        rows = claimed(table)
+        world.forget(old)
+        beat(table, 2)
+        table.do(OpenTimeline(timeline=beat(table, 2).timeline))
+        fence(table, 1, by="n2")
+        world.advance(LEASE_US)
+        later = claimed(table, 2)
+        a, b, c = rows
+        assert come_back(table, kept=[end(a)], ends=[end(b)], remembered=[end(c)], acked=99) == []
+        assert [view.run_by for view in table.do(ReadTasks())] == ["n2"] * 3
+        assert len(claim(table, 2, *(end(row) for row in later)).written) == 3
+
+    def test_restore_of_other_definitions(self, world: World, table: ClusterTable) -> None:
+        """A run of a definition that the server has forgotten is not ours, and its end is not written."""
+        reconcile(table, put("a"), put("b"))
+        old = world.snapshot()
+        reconcile(table, put("a", hash=8, state="new"), put("c"))
+        a, b, c = claimed(table)
+        world.forget(old)
+        assert come_back(table, kept=[end(a), end(b), end(c)], acked=99) == ["b"]
+        assert [view.state for view in table.do(ReadTasks())][:1] == ["before"]
+
+    # --- lists ---
+
+    def test_list(self, table: ClusterTable) -> None:
+        """A list is stored with one generation, and its digest adds up."""
+        before = table.do(ReadDigest())
+        outcome = reconcile(table, put("a", hash=2**62), put("b", hash=2**62), put("c", hash=-3))
+        assert (list(outcome.added), outcome.overridden, outcome.orphaned) == (["a", "b", "c"], [], [])
+        assert outcome.generation > before.generation == 1
+        assert table.do(ReadDigest()) == Digest(3, 2**63 - 3, outcome.generation)
+        listed = table.do(ReadList())
+        assert sorted(row[1:] for row in listed) == [
+            ("a", 2**62, outcome.generation),
+            ("b", 2**62, outcome.generation),
+            ("c", -3, outcome.generation),
+        ]
+        assert table.do(ReadList(after=outcome.generation)) == []
+        assert beat(table, 1).generation == outcome.generation
+
+    def test_list_of_what_changed(self, table: ClusterTable) -> None:
+        """Only the rows that a list changes are of its generation."""
+        first = reconcile(table, *(put(name) for name in "abc")).generation
+        same = put("a", state="unused")
+        outcome = reconcile(table, same, put("b", hash=9, state="new", target="t"), put("d"), removed=["c"])
+        assert task(table).state == "before"
+        assert outcome.added == ["d"]
+        assert outcome.orphaned == [("c", "before")]
+        assert outcome.overridden == [("b", "definition of b")]
+        assert sorted(row.name for row in table.do(ReadList(after=first))) == ["b", "d"]
+        assert table.do(ReadDigest()) == Digest(3, 23, outcome.generation)
+        assert (task(table, "b").state, task(table, "b").target) == ("new", "t")
+
+    def test_list_that_was_changed_meanwhile(self, table: ClusterTable) -> None:
+        """Who has read an older list changes nothing."""
+        generation = reconcile(table, put("a")).generation
+        outcome = reconcile(table, put("b"), removed=["a"], base=generation - 1)
+        assert outcome.is_other
+        assert not (outcome.added)
+        assert not (outcome.orphaned)
+        assert not (outcome.overridden)
+        assert [view.name for view in table.do(ReadTasks())] == ["a"]
+        assert table.do(ReadDigest()).generation == generation
+
+    def test_list_that_orphans_everything(self, table: ClusterTable) -> None:
+        """A list that leaves living nodes no task is refused, unless it is to replace theirs."""
+        join(table, 2, 3)
+        reconcile(table, put("a"), put("b"))
+        fence(table, 3)
+        before = table.do(ReadDigest())
+        outcome = reconcile(table, put("c"), removed=["a", "b"])
+        assert outcome.refused_for == ["n2"]
+        assert not outcome.orphaned
+        assert table.do(ReadDigest()) == before
+        assert not reconcile(table, put("c"), removed=["a"]).refused_for
+        assert reconcile(table, put("d"), removed=["b", "c"], replace=True).added == ["d"]
+
+    def test_list_of_a_node_alone(self, table: ClusterTable) -> None:
+        """A node that is alone, because all others are fenced, may orphan everything."""
+        join(table, 2)
+        fence(table, 2)
+        reconcile(table, put("a"))
+        outcome = reconcile(table, put("b"), removed=["a"])
+        assert (outcome.added, outcome.orphaned) == (["b"], [("a", "before")])
+
+    def test_override_keeps_what_is_not_of_the_list(self, world: World, table: ClusterTable) -> None:
+        """An overridden task stays paused and interrupted, and its tokens rise."""
+        reconcile(table, put("a"))
+        interrupt(world, table, 1)
+        token = task(table).token
+        table.do(SetPaused(name="a", is_paused=True))
+        reconcile(table, put("a", hash=8))
+        assert task(table).paused
+        assert claimed(table) == []
+        table.do(SetPaused(name="a", is_paused=False))
+        (row,) = claimed(table)
+        assert (row.cut_us, row.interruptions, row.token > token) == (NOW_US + 2 * HOUR_US, 1, True)
+
+    def test_removed_task_that_comes_back(self, table: ClusterTable) -> None:
+        """A task that is listed again waits for its run from before its removal, and is not paused."""
+        reconcile(table, put("a"), put("b", wake_us=NOW_US + 1))
+        (row,) = claimed(table)
+        table.do(Switch(name="a", enabled=False))
+        table.do(SetPaused(name="a", is_paused=True))
+        reconcile(table, removed=["a"])
+        assert table.do(ReadDigest()).rows == 1
+        assert [view.name for view in table.do(ReadTasks())] == ["b"]
+        assert reconcile(table, put("a", hash=9, state="fresh")).added == ["a"]
+        assert claimed(table) == []
+        assert claim(table, 1, end(row), limit=0).written == [row.id]
+        (again,) = claimed(table)
+        assert (again.state, again.token > row.token, again.enabled) == ("fresh", True, None)
+
+    # --- one row ---
+
+    def test_pause(self, table: ClusterTable) -> None:
+        """A paused task is not claimed until it goes on. Who names no task hears so."""
+        reconcile(table, put("a"))
+        assert table.do(SetPaused(name="a", is_paused=True))
+        assert task(table).paused
+        assert claimed(table) == []
+        assert table.do(SetPaused(name="a", is_paused=False))
+        assert names(claimed(table)) == ["a"]
+        assert not table.do(SetPaused(name="b", is_paused=True))
+
+    def test_put_paused(self, table: ClusterTable) -> None:
+        """A task can be added as paused."""
+        reconcile(table, put("a", paused=True))
+        assert task(table).paused
+        assert claimed(table) == []
+
+    def test_put_one(self, table: ClusterTable) -> None:
+        """An entry is one row of no list: it is added and changed, and no list becomes another by it."""
+        outcome = reconcile(table, put("a"))
+        digest = table.do(ReadDigest())
+        assert table.do(PutOne(put=put("e"), kind="mail")) == ""
+        assert table.do(PutOne(put=put("e", definition="other"), kind="mail")) == "definition of e"
+        assert table.do(PutOne(put=put("e", hash=8, state="new"), kind="mail")) == "other"
+        assert table.do(ReadDigest()) == digest
+        assert [row.name for row in table.do(ReadList())] == ["a"]
+        assert beat(table, 1).generation == outcome.generation
+        assert [(view.name, view.kind, view.state) for view in table.do(ReadTasks())] == [
+            ("a", None, "before"),
+            ("e", "mail", "new"),
+        ]
+        reconcile(table, put("b"), removed=["a"])
+        assert [view.name for view in table.do(ReadTasks())] == ["b", "e"]
+
+    def test_entries_are_claimed_by_kind(self, table: ClusterTable) -> None:
+        """A node that has the kind of an entry claims it, whatever its list; the definition comes along."""
+        reconcile(table, put("a"))
+        table.do(PutOne(put=put("e", wake_us=NOW_US - 1), kind="mail"))
+        assert beat(table, 1).next_wake_us == NOW_US
+        assert names(claimed(table)) == ["a"]
+        pulse = table.do(Heartbeat(node=1, acked=0, gen=0, kinds=["mail"]))
+        assert pulse.next_wake_us == NOW_US - 1
+        assert claimed(table, kinds=["sms"]) == []
+        (row,) = claimed(table, gen=0, kinds=["sms", "mail"])
+        assert (row.name, row.definition) == ("e", "definition of e")
+        assert claim(table, 1, end(row, wake_us=NOW_US + 5), kinds=["mail"]).next_wake_us == NOW_US + 5
+
+    def test_an_entry_keeps_its_state(self, table: ClusterTable) -> None:
+        """With the same hash the state stays, also that of the run in flight; with another it is new."""
+        table.do(PutOne(put=put("e", wake_us=NOW_US + HOUR_US), kind="mail"))
+        assert claimed(table, kinds=["mail"]) == []
+        table.do(PutOne(put=put("e", definition="other", state="no", wake_us=NOW_US + HOUR_US), kind="mail"))
+        (row,) = claimed(table, kinds=["mail"])
+        assert (row.state, row.definition) == ("before", "other"), "it is looked at"
+        table.do(PutOne(put=put("e", definition="third", state="no"), kind="mail"))
+        claim(table, 1, end(row), kinds=["mail"])
+        assert task(table, "e").state == "after"
+        table.do(PutOne(put=put("e", hash=8, state="new"), kind="mail"))
+        assert task(table, "e").state == "new"
+
+    def test_entries_and_lists_share_names(self, table: ClusterTable) -> None:
+        """An entry cannot take the name of a listed task; a list takes the name of an entry."""
+        reconcile(table, put("a"))
+        assert table.do(PutOne(put=put("a", state="new"), kind="mail")) is None
+        assert task(table).state == "before"
+        assert not table.do(RemoveOne(name="a", is_entry=True))
+        table.do(PutOne(put=put("e"), kind="mail"))
+        outcome = reconcile(table, put("e", state="listed"))
+        assert outcome.overridden == [("e", "definition of e")]
+        assert (task(table, "e").kind, task(table, "e").state) == (None, "listed")
+
+    def test_an_entry_is_removed(self, table: ClusterTable) -> None:
+        """An entry is removed without another list; one that runs goes when its run has ended."""
+        generation = table.do(ReadDigest()).generation
+        table.do(PutOne(put=put("e"), kind="mail"))
+        (row,) = claimed(table, kinds=["mail"])
+        assert table.do(RemoveOne(name="e", is_entry=True))
+        assert not table.do(RemoveOne(name="e", is_entry=True))
+        assert claim(table, 1, end(row)).written == [row.id]
+        assert table.do(ReadTasks()) == []
+        assert table.do(ReadDigest()).generation == generation
+
+    def test_entries_are_asked_and_paused(self, table: ClusterTable) -> None:
+        """A request and a pause work on entries, and outlast another definition; a switch does not."""
+        reconcile(table, put("a"))
+        table.do(PutOne(put=put("e", wake_us=NOW_US + HOUR_US), kind="mail"))
+        assert table.do(Switch(name="e", enabled=False))
+        assert table.do(Ask(names=["e", "nobody"], text="run"))
+        table.do(PutOne(put=put("e", hash=8, wake_us=NOW_US + HOUR_US), kind="mail"))
+        assert (task(table, "e").wake_us, task(table, "e").enabled) == (0, None)
+        assert table.do(SetPaused(name="e", is_paused=True))
+        assert names(claimed(table, kinds=["mail"])) == ["a"]
+
+    def test_claim_leaves_some(self, table: ClusterTable) -> None:
+        """Rows that a node has no room for are left where they are."""
+        reconcile(table, put("a"), put("b"), put("c"))
+        assert names(claimed(table, but=["a", "c"])) == ["b"]
+        assert names(claimed(table)) == ["a", "c"]
+
+    def test_remove_one(self, table: ClusterTable) -> None:
+        """One task is removed: the list is another. Its run goes on and its end is accepted."""
+        reconcile(table, put("a"), put("b"))
+        generation = table.do(ReadDigest()).generation
+        (row,) = claimed(table, limit=1)
+        (other,) = {"a", "b"} - {row.name}
+        assert table.do(RemoveOne(name="a"))
+        assert table.do(RemoveOne(name="b"))
+        assert not table.do(RemoveOne(name=row.name))
+        assert not table.do(RemoveOne(name=other))
+        assert table.do(ReadDigest()).generation == generation + 2
+        assert claimed(table) == []
+        assert claim(table, 1, end(row)).written == [row.id]
+
+    # --- targets ---
+
+    def test_target(self, table: ClusterTable) -> None:
+        """Of two rows with one target one gets it; the other does when the first has ended."""
+        reconcile(table, put("a", target="t"), put("b", target="t"), put("c", target="u"))
+        a, b, c = sorted(claimed(table), key=lambda row: row.name)
+        assert take(table, a, c) == sorted([a.id, c.id])
+        assert take(table, b) == []
+        claim(table, 1, end(a), limit=0)
+        assert take(table, b) == [b.id]
+
+    def test_target_of_another_node(self, table: ClusterTable) -> None:
+        """A node takes no target for a row of another, nor when it is fenced; a fence frees its targets."""
+        join(table, 2)
+        reconcile(table, put("a", target="t"), put("b", target="t"))
+        (a,) = claimed(table, 2, limit=1)
+        (b,) = claimed(table)
+        assert take(table, a) == []
+        assert take(table, a, node=2) == [a.id]
+        assert take(table, b) == []
+        fence(table, 2)
+        assert take(table, a, node=2) is None
+        assert take(table, b) == [b.id]
+
+    def test_fence_of_what_was_only_looked_at(self, table: ClusterTable) -> None:
+        """A row with a target that it has not taken was not started: a fence does not count it as cut off."""
+        join(table, 2)
+        reconcile(table, put("a", target="t"), put("b", target="u"))
+        a, _b = claimed(table, 2)
+        take(table, a, node=2)
+        assert [taken.name for taken in table.do(Fence(by="n1", node=2, beat=0)) or ()] == ["a"]
+        a, b = claimed(table, now_us=None)
+        assert (a.cut_us, a.interruptions) == (NOW_US, 1)
+        assert (b.cut_us, b.interruptions) == (None, 0)
+
+    def test_cut_off_twice_with_a_target(self, table: ClusterTable) -> None:
+        """Of a row with a target that was cut off several times, the last start is kept."""
+        join(table, 2, 3)
+        reconcile(table, put("a", target="t"))
+        for node in (2, 3):
+            (row,) = claimed(table, node, now_us=NOW_US + node)
+            take(table, row, node=node)
+            assert fence(table, node) == ["a"]
+        table.do(SetPaused(name="a", is_paused=False))
+        assert task(table).interruptions == 2
+        request = Claim(node=1, gen=100, limit=1, wanted=["a"], now_us=NOW_US + 9)
+        assert [row.cut_us for row in table.do(request).claimed] == [NOW_US + 3]
+
+    def test_target_of_who_comes_back(self, table: ClusterTable) -> None:
+        """A kept run keeps its target; a released one does not."""
+        reconcile(table, put("a", target="t"), put("b", target="u"))
+        a, b = sorted(claimed(table), key=lambda row: row.name)
+        take(table, a, b)
+        come_back(table, kept=[end(a)])
+        table.do(SetPaused(name="b", is_paused=True))
+        reconcile(table, put("c", target="t"), put("d", target="u"))
+        c, d = sorted(claimed(table, 11), key=lambda row: row.name)
+        assert take(table, c, d, node=11) == [d.id]
+
+    # --- what an App needs ---
+
+    def test_a_request_that_comes_during_a_run_stands_alone(self, table: ClusterTable) -> None:
+        """An end answers what the claim has seen; what came later stands, and the row is due at once."""
+        reconcile(table, put("a"))
+        for text in ("run 1", "run 2"):
+            table.do(Ask(names=["a"], text=text))
+        (row,) = claimed(table)
+        assert row.request == "run 1;run 2"
+        table.do(Ask(names=["a"], text="run 3"))
+        claim(table, 1, end(row, request=row.request), limit=0)
+        assert (task(table).request, task(table).wake_us) == ("run 3", 0)
+        (row,) = claimed(table)
+        table.do(Ask(names=["a"], text="run 4"))
+        claim(table, 1, release(row, request=row.request), limit=0)
+        assert task(table).request == "run 3;run 4", "it was not called, so nothing is answered"
+
+    def test_rows_that_are_asleep(self, table: ClusterTable) -> None:
+        """A row that rests because of an option of its node is due when another looks again."""
+        reconcile(table, put("a", wake_us=ASLEEP_US), put("b", wake_us=ASLEEP_US + 1))
+        assert claimed(table) == []
+        assert names(claimed(table, look_again_us=HOUR_US)) == ["a"]
+
+    # --- named limits ---
+
+    def test_room_in_a_limit(self, table: ClusterTable) -> None:
+        """A limit holds for the runs of all nodes; an end, and a fence, give room back."""
+        join(table, 2)
+        reconcile(table, *(put(name) for name in "abcde"))
+        a, b, c = sorted(claimed(table, 2, limit=3), key=lambda row: row.name)
+        d, e = sorted(claimed(table), key=lambda row: row.name)
+        assert take_room(table, a, b, c, node=2) == sorted([a.id, b.id])
+        assert beat(table, 1).busy == {"db": 2}
+        assert beat(table, 2).busy == {}
+        assert take_room(table, d) == []
+        assert take_room(table, d, size=3) == [d.id]
+        assert take_room(table, e, limit="mail") == [e.id]
+        claim(table, 2, end(a), limit=0)
+        assert take_room(table, c, node=2, size=3) == [c.id]
+        assert beat(table, 1).busy == {"db": 2}
+        fence(table, 2, beat=1)
+        assert beat(table, 1).busy == {}
+        assert take_room(table, c, node=2) is None
+
+    def test_a_claim_has_no_room_yet(self, table: ClusterTable) -> None:
+        """A row that took room once does not count when it is claimed again, before it takes room."""
+        join(table, 2)
+        reconcile(table, put("a"))
+        (row,) = claimed(table)
+        take_room(table, row)
+        claim(table, 1, end(row, wake_us=NOW_US), limit=0)
+        (row,) = claimed(table)
+        assert beat(table, 2).busy == {}
+
+    def test_room_for_a_row_of_another_node(self, table: ClusterTable) -> None:
+        """A node takes room for its own rows only."""
+        join(table, 2)
+        reconcile(table, put("a"))
+        (row,) = claimed(table, 2)
+        assert take_room(table, row) == []
+
+    # --- cancelling ---
+
+    def test_cancel(self, table: ClusterTable) -> None:
+        """A node sees with its heartbeat which of its runs are to end; the next run is another one."""
+        join(table, 2)
+        reconcile(table, put("ä"), put("b"))
+        assert not table.do(CancelRun(name="ä"))
+        assert not table.do(CancelRun(name="c"))
+        rows = {row.name: row for row in claimed(table, 2)}
+        assert table.do(CancelRun(name="ä"))
+        assert list(beat(table, 2).cancelled) == [("ä", rows["ä"].token)]
+        assert not beat(table, 1).cancelled
+        claim(table, 2, end(rows["ä"], wake_us=NOW_US), limit=0)
+        assert names(claimed(table, 2)) == ["ä"]
+        assert not beat(table, 2).cancelled
+
+    # --- what timers need ---
+
+    def test_wanted(self, table: ClusterTable) -> None:
+        """A row that is wanted is claimed though it is not due, unless somebody has it."""
+        later_us = NOW_US + 1_000
+        reconcile(table, put("a", wake_us=later_us), put("b", wake_us=later_us))
+        table.do(SetPaused(name="a", is_paused=True))
+        generation = table.do(ReadDigest()).generation
+        request = Claim(node=1, gen=generation, limit=5, wanted=["a"], now_us=NOW_US)
+        assert names(table.do(request).claimed) == ["a"]
+        assert names(table.do(request).claimed) == []
+        old = msgspec.structs.replace(request, gen=generation - 1, wanted=["b"])
+        assert names(table.do(old).claimed) == []
+
+    def test_ask(self, table: ClusterTable) -> None:
+        """Rows that are asked are due at once; an end answers only what was asked before the claim."""
+        later_us = NOW_US * 2
+        reconcile(table, put("a", wake_us=later_us), put("b", wake_us=later_us))
+        assert table.do(Ask(names=["a", "none"], text="startup 1"))
+        assert not table.do(Ask(names=["none"], text="startup 1"))
+        table.do(Ask(names=["a"], text="look"))
+        table.do(Ask(names=["a"], text="look"))
+        (row,) = claimed(table, now_us=None)
+        assert (row.name, row.request) == ("a", "startup 1;look")
+        table.do(Ask(names=["a"], text="ended 2"))
+        claim(table, 1, end(row, wake_us=later_us, request=row.request), limit=0)
+        (row,) = claimed(table, now_us=None)
+        assert row.request == "ended 2"
+        claim(table, 1, end(row, wake_us=later_us, request=row.request), limit=0)
+        assert claimed(table, now_us=None) == []
+        assert [row.request for row in claimed(table, now_us=later_us) if row.name == "a"] == [None]
+
+    def test_ask_survives_a_fence(self, table: ClusterTable) -> None:
+        """What a row was asked and nobody has answered is still there for the next node."""
+        join(table, 2)
+        reconcile(table, put("a", wake_us=NOW_US + HOUR_US))
+        table.do(Ask(names=["a"], text="look"))
+        claim(table, 2)
+        fence(table, 2)
+        assert [row.request for row in claimed(table)] == ["look"]
+
+    def test_switch(self, table: ClusterTable) -> None:
+        """A switch is seen at once, stays when the row is overridden, and asks for a look."""
+        reconcile(table, put("a", wake_us=NOW_US * 2))
+        assert table.do(Switch(name="a", enabled=False))
+        assert not table.do(Switch(name="none", enabled=False))
+        assert task(table).enabled is False
+        reconcile(table, put("a", hash=9, wake_us=NOW_US * 2))
+        (row,) = claimed(table, now_us=None)
+        assert (row.enabled, row.request) == (False, "look")
+
+    def test_start_up(self, table: ClusterTable) -> None:
+        """The start-up of the first node is shown with the digest."""
+        assert table.do(ReadDigest()).startup_us is None
+        table.do(StartUp(at_us=NOW_US))
+        assert table.do(ReadDigest()).startup_us == NOW_US
+
+    # --- looking ---
+
+    def test_read_nodes(self, world: World, table: ClusterTable) -> None:
+        """Nodes are shown with what they run; a fenced one with what it ran and by whom it was fenced."""
+        join(table, 2)
+        reconcile(table, put("a"), put("b"))
+        claim(table, 2)
+        world.advance(SECOND_US)
+        table.do(Heartbeat(node=1, acked=0, lag_us=42))
+        fence(table, 2)
+        now_us, views = table.do(ReadNodes())
+        assert now_us == world.now_us
+        one, two = sorted(views, key=lambda view: view.node)
+        assert one[:6] == (1, "n1", 1, LEASE_US, "1", 42)
+        assert one[6:10] == (NOW_US, world.now_us, None, None)
+        assert (two.fenced_us, two.fenced_by, sorted(two.runs)) == (world.now_us, "n1", ["a", "b"])
+        claim(table)
+        assert [sorted(view.runs) for view in table.do(ReadNodes())[1]] == [["a", "b"]] * 2
+
+    def test_fenced_nodes_are_forgotten(self, world: World, table: ClusterTable) -> None:
+        """A fenced node is shown for a day, and forgotten when another joins after that."""
+        join(table, 2)
+        fence(table, 2)
+        for node, hours in ((3, 23), (4, 2)):
+            world.advance(hours * HOUR_US)
+            join(table, node)
+            assert (2 in {view.node for view in table.do(ReadNodes())[1]}) is (node == 3)
+
+    def test_read_tasks_by_pages(self, table: ClusterTable) -> None:
+        """Tasks come in the order of their names, some at a time."""
+        reconcile(table, *(put(name) for name in "dbca"))
+        assert [view.name for view in table.do(ReadTasks(limit=2))] == ["a", "b"]
+        assert [view.name for view in table.do(ReadTasks(limit=2, after="b"))] == ["c", "d"]
+        assert table.do(ReadTasks(name="e")) == []
+
+    def test_history(self, table: ClusterTable) -> None:
+        """Runs of all nodes are recorded with their tokens and read newest first, by task and by pages."""
+        join(table, 2)
+        reconcile(table, put("a"), put("b"))
+        a, b = claimed(table)
+        full = record(2, output="text", error='no "ä"\n', result="failure", scheduled_us=NOW_US)
+        claim(table, 1, end(a, run=record(1), wake_us=NOW_US), limit=0)
+        (again,) = claimed(table, 2)
+        claim(table, 2, end(again, run=full), limit=0)
+        claim(table, 1, end(b, run=record(3)), limit=0)
+        runs = table.do(ReadRuns(with_output=True))
+        assert [past[1:] for past in runs] == [
+            ("b", "n1", b.token, NOW_US, record(3)),
+            ("a", "n2", again.token, NOW_US, full),
+            ("a", "n1", a.token, NOW_US, record(1)),
+        ]
+        assert [past.run.output for past in table.do(ReadRuns())] == [None] * 3
+        assert [past.run.run_id for past in table.do(ReadRuns(result="success"))] == ["run 3", "run 1"]
+        assert [past.run.run_id for past in table.do(ReadRuns(name="a", result="success"))] == ["run 1"]
+        assert [past.run.run_id for past in table.do(ReadRuns(name="a"))] == ["run 2", "run 1"]
+        assert [past.run.run_id for past in table.do(ReadRuns(before=runs[0].id, limit=1))] == ["run 2"]
+        assert [past.run.output for past in table.do(ReadRuns(run=("n2", "run 2"), with_output=True))] == [
+            "text"
+        ]
+        assert [
+            table.do(ReadRuns(run=run)) for run in (("n1", "run 2"), ("n2", "run 3"), ("n1", "run 3"))
+        ] == [[]] * 3
+
+    def test_history_of_what_is_cut_off(self, table: ClusterTable) -> None:
+        """A run that its node lost is history, as interrupted, without its id and its cause."""
+        join(table, 2)
+        reconcile(table, put("a"), put("b"), put("t", target="x"))
+        rows = {row.name: row for row in claimed(table)}
+        table.do(TakeTargets(node=1, ids=[rows["t"].id]))  # nothing is known of its run
+        come_back(table, cut=[end(rows["a"])], kept=[end(rows["b"]), end(rows["t"])])
+        fence(table, 11, by="n2")
+        runs = {past.name: past for past in table.do(ReadRuns())}
+        assert {name: past[2:5] for name, past in runs.items()} == {
+            name: ("n1", rows[name].token, NOW_US) for name in "ab"
+        }
+        records = [past.run for past in runs.values()]
+        assert {(run.run_id, run.cause, run.called_us, run.result) for run in records} == {
+            ("", "", NOW_US, "interrupted")
+        }
+
+    def test_history_of_targets_that_are_cut_off(self, world: World, table: ClusterTable) -> None:
+        """Of the run of a target the history has what its node said when it took that."""
+        reconcile(table, put("a", target="x"), put("b", target="y"))
+        rows = claimed(table)
+        said = {row.id: record(row.id, result="interrupted", scheduled_us=5) for row in rows}
+        table.do(TakeTargets(node=1, ids=list(said), records=list(said.values())))
+        a, b = rows
+        world.advance(SECOND_US)
+        come_back(table, cut=[end(a)], kept=[end(b)])
+        fence(table, 11, by="n2")
+        for row in rows:
+            (past,) = table.do(ReadRuns(run=("n1", f"run {row.id}"), with_output=True))
+            kept = replace(said[row.id], ended_us=world.now_us, output="")
+            assert past[1:] == (row.name, "n1", row.token, NOW_US, kept)
+
+    def test_history_by_start(self, table: ClusterTable, world: World) -> None:
+        """Runs are in order of their starts, whenever they ended, and can be read by pages and by times."""
+        reconcile(table, put("a"), put("b", wake_us=NOW_US + 1), put("c", wake_us=NOW_US + 2))
+        rows = []
+        for _ in "abc":
+            rows += claimed(table)
+            world.advance(1)
+        for n, row in enumerate((rows[1], rows[2], rows[0])):
+            claim(table, 1, end(row, run=record(n)), limit=0)
+        runs = table.do(ReadRuns())
+        assert [past.name for past in runs] == ["c", "b", "a"]
+        assert [past.name for past in table.do(ReadRuns(before=runs[0].id))] == ["b", "a"]
+        assert [past.name for past in table.do(ReadRuns(before=runs[1].id))] == ["a"]
+        assert [past.name for past in table.do(ReadRuns(before_us=NOW_US + 1))] == ["a"]
+        assert [past.name for past in table.do(ReadRuns(since_us=NOW_US + 1))] == ["c", "b"]
+        assert table.do(ReadRuns(before=99)) == []
+
+    def test_prune_each(self, table: ClusterTable) -> None:
+        """Of each task the latest runs are kept; tasks are looked at some at a time."""
+        reconcile(table, put("a"), put("b"), put("c"))
+        for number in range(4):
+            now_us = NOW_US + number
+            rows = claimed(table, now_us=now_us)
+            ends = [end(row, run=record(number), wake_us=NOW_US) for row in rows]
+            claim(table, 1, *ends, limit=0)
+        assert table.do(PruneEach(keep=2, names=2)) == "b"
+        left = [(past.name, past.run.run_id) for past in table.do(ReadRuns())]
+        assert sorted(left) == [
+            *[
+                ("a", "run 2"),
+                ("a", "run 3"),
+                ("b", "run 2"),
+                ("b", "run 3"),
+                ("c", "run 0"),
+                ("c", "run 1"),
+                ("c", "run 2"),
+                ("c", "run 3"),
+            ]
+        ]
+        assert table.do(PruneEach(keep=2, names=2, after="b", limit=1)) is None
+        assert [past.run.run_id for past in table.do(ReadRuns(name="c"))][:2] == ["run 3", "run 2"]
+        assert len(table.do(ReadRuns(name="c"))) == 3
+        assert table.do(PruneEach(keep=2, after="c")) is None
+
+    def test_prune(self, table: ClusterTable) -> None:
+        """Old runs are forgotten, some at a time."""
+        reconcile(table, *(put(f"t{n}") for n in range(5)))
+        ends = [end(row, run=record(n)) for n, row in enumerate(claimed(table))]
+        claim(table, 1, *ends)
+        before_us = NOW_US + 3
+        assert [table.do(Prune(before_us=before_us, limit=2)) for _ in range(3)] == [2, 1, 0]
+        assert sorted(past.run.run_id for past in table.do(ReadRuns())) == ["run 3", "run 4"]

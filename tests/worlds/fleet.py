@@ -1,0 +1,342 @@
+"""Real daemons that share their timers on a real PostgreSQL, for acceptance tests.
+
+Each machine is a `duly run` in a directory of its own. Its jobs note what they do in one file: every note is
+a single appending write, so the order of the lines is the order of what happened, whatever any clock says.
+A long job notes every moment that it is still there. Hence the judge: once a run of a job has begun, no
+earlier run of that job, on whatever machine, ever notes anything again.
+
+Nothing here sleeps. Each wait is for a note, a line, or what the database shows; one in vain tells all.
+"""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from duly.cluster.postgres import PostgresStore
+from duly.cluster.table import Fence, NodeView, ReadNodes, ReadTasks, SetPaused
+from duly.daemon.sharing import SCHEMA
+from tests.acceptance.running import Home, Running, settings, table, timer
+from tests.worlds.postgres import SHORT_LEASE_S, until
+from tests.worlds.proxy import Proxy, through
+
+RARELY: dict[str, Any] = {"on_calendar": {"minute": 0, "hour": 0, "day_of_month": 29, "month": 2}}
+"""A trigger that does not come while a test runs."""
+PACE: dict[str, Any] = {"on_startup_sec": 0.1, "on_unit_active_sec": 0.3}
+"""Triggers of a timer that fires again and again."""
+
+_SCRIPT = """
+job=$1
+note() { echo "$job $MACHINE $$ $1" >>"$NOTES"; }
+note begin
+case $2 in
+long) while [ ! -e "$NOTES.$job" ]; do note beat; sleep 0.05; done ;;
+deaf) trap : TERM; while [ ! -e "$NOTES.$job" ]; do note beat; sleep 0.05; done ;;
+*) note beat; sleep 0.1 ;;
+esac
+note end
+"""
+
+
+class Note(NamedTuple):
+    """One line of the notes."""
+
+    job: str
+    machine: str
+    pid: int
+    kind: str
+    at: int
+    """Its place among the lines."""
+
+    @property
+    def run(self) -> tuple[str, int]:
+        """Which run of the job it is about."""
+        return self.machine, self.pid
+
+
+class Machine:
+    """A machine with its file, and its daemon, one life after the other."""
+
+    def __init__(self, fleet: "Fleet", name: str, text: str, url: str) -> None:
+        self.name = name
+        self.url = url
+        self._fleet = fleet
+        path = fleet.directory / name
+        path.mkdir()
+        self.home = Home(path, fleet.configured(text, url))
+        self.lives: list[Running] = []
+
+    @property
+    def daemon(self) -> Running:
+        """Its present life, or the last one."""
+        return self.lives[-1]
+
+    def start(self, *options: str, is_awaited: bool = True) -> Self:
+        """Begin a life; on return its timers are at work, or it waits."""
+        self.lives.append(self._fleet.opened(self, options))
+        if is_awaited:
+            self.daemon.log.until("TimersEnabled")
+        return self
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self.daemon.process.kill()
+        self.daemon.process.wait(60)
+
+    def freeze(self) -> None:
+        """Stop its daemon where it is."""
+        self.daemon.send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let its daemon go on."""
+        self.daemon.send(signal.SIGCONT)
+
+    def reload(self, text: str) -> None:
+        """Give it another file; on return that has taken effect."""
+        self.home.write(self._fleet.configured(text, self.url))
+        answer = self.home.duly("reload")
+        assert answer.returncode == 0, answer
+
+    def mark(self) -> int:
+        """Where its log ends now, to look at what comes after."""
+        return len(self.daemon.log.lines)
+
+    def until(self, pattern: str, *, count: int = 1, after: int = 0) -> list[str]:
+        """The first lines of its log that match, once they are there."""
+        return self.daemon.log.until(pattern, count=count, after=after)
+
+    def said(self, pattern: str, *, after: int = 0) -> list[str]:
+        """The lines of its log so far that match."""
+        return [line for line in list(self.daemon.log.lines)[after:] if re.search(pattern, line)]
+
+    def reasons(self, job: str) -> list[str]:
+        """Why it started a job, over all its lives, in order."""
+        pattern = rf"ServiceRunStarted service={job} .*\breason=(\S+)"
+        lines = [line for life in self.lives for line in list(life.log.lines)]
+        return [found[1] for line in lines if (found := re.search(pattern, line)) is not None]
+
+
+class Fleet:
+    """Machines on one database, and what is seen of them."""
+
+    def __init__(self, url: str, directory: Path, *, lease_s: float = SHORT_LEASE_S) -> None:
+        self.url = url
+        self.directory = directory
+        self.lease_s = lease_s
+        self.machines: list[Machine] = []
+        self._stack = ExitStack()
+        self._script = directory / "job.sh"
+        self._script.write_text(_SCRIPT)
+        self._notes = directory / "notes"
+        self._notes.touch()
+        self._table = PostgresStore(url, schema=SCHEMA).table(patience_s=30)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for machine in self.machines:
+            for life in machine.lives:
+                if life.process.poll() is None:
+                    life.send(signal.SIGCONT)
+        self._stack.close()
+        self._table.close()
+
+    # --- making ---
+
+    def job(self, name: str, kind: str = "quick", **options: Any) -> str:
+        """A job that notes what it does, as TOML."""
+        command = ["/bin/sh", str(self._script), name, kind]
+        return table("service", {"id": name, "type": "oneshot", "command": command, **options})
+
+    def jobs(self, names: Iterable[str], kind: str = "quick", **options: Any) -> str:
+        """Jobs, each with a timer of its own name that fires again and again, or as *options* say."""
+        triggers = options if {"on_startup_sec", "on_calendar"} & options.keys() else {**PACE, **options}
+        return "".join(self.job(name, kind) + timer(name, name, **triggers) for name in names)
+
+    def configured(self, text: str, url: str) -> str:
+        """The file of a machine, but for the dashboard."""
+        shared = {"timers": True, "store": url, "lease_sec": self.lease_s, "timezone": "UTC"}
+        return settings(**shared) + text
+
+    def machine(self, name: str, text: str, *, url: str = "") -> Machine:
+        """A machine that does not run yet."""
+        self.machines.append(Machine(self, name, text, url or self.url))
+        return self.machines[-1]
+
+    def opened(self, machine: Machine, options: Sequence[str]) -> Running:
+        """A new life of a machine; it does not outlive the fleet."""
+        env = {"MACHINE": machine.name, "NOTES": str(self._notes)}
+        trace = ("--trace", str(self._trace_of(machine, len(machine.lives))))
+        return self._stack.enter_context(
+            machine.home.running(*options, *trace, "--no-echo", env=env, is_awaited=False)
+        )
+
+    def _trace_of(self, machine: Machine, life: int) -> Path:
+        return self.directory / f"{machine.name}-{life}.jsonl"
+
+    def begin(self, names: Iterable[str], text: str, *, urls: Sequence[str] = ()) -> list[Machine]:
+        """Start machines with the same file, one after the other."""
+        begun = [
+            self.machine(name, text, url=urls[n] if urls else "").start() for n, name in enumerate(names)
+        ]
+        self.until_shared(*begun)
+        return begun
+
+    def cable(self, port: int) -> tuple[Proxy, str]:
+        """A cable to the database behind *port*, and the address at this end of it."""
+        proxy = self._stack.enter_context(Proxy(port))
+        return proxy, through(self.url, proxy.port)
+
+    def let_end(self, job: str) -> None:
+        """Have a long job end, now and whenever it runs."""
+        (self.directory / f"notes.{job}").touch()
+
+    # --- looking ---
+
+    def notes(self, job: str = "") -> list[Note]:
+        """What jobs have noted, or one of them."""
+        found = []
+        for at, line in enumerate(self._notes.read_text().splitlines()):
+            name, machine, pid, kind = line.split()
+            found.append(Note(name, machine, int(pid), kind, at))
+        return [note for note in found if not job or note.job == job]
+
+    def mark(self) -> int:
+        """Where the notes end now, to look at those after."""
+        return len(self._notes.read_text().splitlines())
+
+    def begins(self, job: str = "", *, on: Sequence[Machine] = (), after: int = 0) -> list[Note]:
+        """The beginnings of runs, on these machines, after a place in the notes."""
+        names = {machine.name for machine in on or self.machines}
+        return [
+            note
+            for note in self.notes(job)
+            if note.kind == "begin" and note.at >= after and note.machine in names
+        ]
+
+    def until_begun(
+        self, job: str, *, on: Sequence[Machine] = (), after: int = 0, count: int = 1
+    ) -> list[Note]:
+        """The first *count* beginnings of a job, once they are there."""
+        what = f"{job} begins {count} times on {[machine.name for machine in on] or 'any machine'}"
+        self.until(lambda: len(self.begins(job, on=on, after=after)) >= count, what)
+        return self.begins(job, on=on, after=after)[:count]
+
+    def until_busy(self, machine: Machine, *, after: int = 0) -> None:
+        """Wait until a machine has begun to run something, after a place in the notes."""
+        self.until(lambda: self.begins(on=[machine], after=after), f"{machine.name} runs something")
+
+    def until_ended(self, job: str) -> None:
+        """Wait until a run of a job has come to its end."""
+        self.until(lambda: any(note.kind == "end" for note in self.notes(job)), f"{job} ends")
+
+    def until_going_on(self, jobs: Iterable[str], *, on: Sequence[Machine] = (), count: int = 2) -> None:
+        """Wait until each of these jobs has begun *count* more times, on these machines."""
+        after = self.mark()
+        for job in jobs:
+            self.until_begun(job, on=on, after=after, count=count)
+
+    def nodes(self) -> list[NodeView]:
+        """The living nodes, as an outsider sees them."""
+        _, nodes = self._table.do(ReadNodes())
+        return [node for node in nodes if node.fenced_us is None]
+
+    def fence(self, node: int) -> bool:
+        """Declare a node dead, as another node would; whether that was done."""
+        (beat,) = [each.beat for each in self.nodes() if each.node == node]
+        return self._table.do(Fence(by="test", node=node, beat=beat)) is not None
+
+    def pause(self, job: str, *, is_on: bool) -> None:
+        """Have nobody claim a timer, or let it be claimed again."""
+        assert self._table.do(SetPaused(name=job, is_paused=is_on))
+
+    def runs_on(self, job: str) -> str:
+        """The name of the machine that has claimed the timer of that name; empty if none has."""
+        (view,) = self._table.do(ReadTasks(name=job))
+        return "" if view.run_by is None else self._named(view.run_by)
+
+    def _named(self, node: str) -> str:
+        pids = {str(life.pid): machine.name for machine in self.machines for life in machine.lives}
+        return pids.get(node.rpartition(":")[2], "?")
+
+    def until_shared(self, *among: Machine) -> None:
+        """Wait until these are the living nodes, and no others."""
+        names = sorted(machine.name for machine in among)
+        self.until(
+            lambda: sorted(self._named(node.name) for node in self.nodes()) == names, f"{names} are the nodes"
+        )
+
+    def until(self, is_so: Callable[[], object], what: str, timeout_s: float = 60) -> None:
+        """Wait until something holds that nobody tells us; or tell everything."""
+        try:
+            until(is_so, what, timeout_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.story()}") from None
+
+    def story(self) -> str:
+        """What all daemons said, each for itself, and the last notes."""
+        told = [
+            f"--- {machine.name}, life {number}\n" + "\n".join(line[:200] for line in list(life.log.lines))
+            for machine in self.machines
+            for number, life in enumerate(machine.lives, 1)
+        ]
+        last = [f"{note.at} {note.job} {note.machine} {note.kind}" for note in self.notes()[-80:]]
+        return "\n".join([*told, "--- notes", *last])
+
+    # --- judging ---
+
+    def traces(self) -> list[Path]:
+        """What all daemons have recorded, each in all its lives."""
+        paths = [self._trace_of(machine, n) for machine in self.machines for n in range(len(machine.lives))]
+        return [path for path in paths if path.exists()]
+
+    def verdict(self, *, code: int = 0) -> Any:
+        """What the judge of all traces together says."""
+        judged = self.machines[0].home.duly("verify", "--json", *map(str, self.traces()), config=False)
+        assert judged.returncode == code, f"{judged.stdout}{judged.stderr}\n{self.story()}"
+        return json.loads(judged.stdout)
+
+    def account(self, *, excused: Iterable[str] = ()) -> None:
+        """No two runs of one job were there at the same time, on whatever machines; but for the *excused*.
+
+        Nor has any monitor objected to anything, nor does the judge of all traces together.
+        """
+        if self.traces():
+            self.verdict()
+        for life in (life for machine in self.machines for life in machine.lives):
+            objections = [line for line in list(life.log.lines) if "PropertyViolated" in line]
+            assert objections == [], f"{objections}\n{self.story()}"
+        latest: dict[str, tuple[str, int]] = {}
+        over: dict[str, set[tuple[str, int]]] = {}
+        for note in self.notes():
+            if note.job in set(excused):
+                continue
+            past = over.setdefault(note.job, set())
+            assert note.run not in past, (
+                f"{note.job} runs on {note.machine} and {latest[note.job]} (note {note.at})\n{self.story()}"
+            )
+            if latest.get(note.job, note.run) != note.run:
+                past.add(latest[note.job])
+            latest[note.job] = note.run
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def until_gone(pids: Iterable[int]) -> None:
+    """Wait until none of these processes is there."""
+    until(lambda: not any(map(is_running, pids)), "the runs are gone")
