@@ -144,6 +144,17 @@ def test_trust_lost_before_the_process_was_made(pid: int | None, expected: set[s
     assert violated(a, machine("b", *run(30, 40, token=2, reason="catch-up"))) == expected
 
 
+@pytest.mark.parametrize(("late", "expected"), [({"lateMs": 29_500}, set()), ({}, {"C2"})])
+def test_start_that_is_told_late(late: dict[str, int], expected: set[str]) -> None:
+    """C2: what a machine started before it stood still has begun then, though it says so when it is back."""
+    fired, begun, ended = run(15, 45.2, token=1, result="interrupted")
+    begun = {**begun, "t": 45_000, "fields": {**begun["fields"], **late}}
+    lost = at(45.1, "TrustLost", runs=["x"])
+    a = machine("a", fired, begun, lost, ended, frozen=(15, 45))
+    b = machine("b", *run(30, 40, token=2, reason="catch-up"), *run(41, 42, token=3))
+    assert violated(a, b) == expected
+
+
 def test_due_with_two_runs() -> None:
     """V3: what was due has one run, on one of the machines; a server that forgot it explains a second one."""
     a = machine("a", *run(300, 305, token=1, reason="schedule"))

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from duly.clock import steady_us
+
 PROC = Path("/proc")
 RUN_ID = "DULY_RUN_ID"
 """The environment variable that tells a job which run it is. Nothing relies on it: anybody can set it."""
@@ -103,6 +105,13 @@ def boot_id(proc_root: Path = PROC) -> str:
 def identity_of(pid: int, proc_root: Path = PROC) -> Identity:
     stat = stat_of(pid, proc_root)
     return Identity(pid, 0 if stat is None else stat.started, boot_id(proc_root))
+
+
+def age_us(identity: Identity) -> int | None:
+    """How long ago a process of this boot was made, to the clock tick; None where that is not known."""
+    if identity.started == 0 or identity.boot != boot_id():
+        return None
+    return steady_us() - identity.started * 1_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def inherited_by(pid: int, proc_root: Path = PROC) -> frozenset[int]:

@@ -21,7 +21,7 @@ from duly.processes.options import options_of
 from duly.processes.output import Tail
 from duly.processes.pauses import Pauses
 from duly.processes.process import Process, Processes, stop_process
-from duly.processes.procfs import RUN_ID
+from duly.processes.procfs import RUN_ID, age_us
 from duly.processes.spawn import CalledOffError, ProcessCommand, SpawnError
 from duly.processes.tokens import RunTokens
 from duly.processes.watchdog import Watchdog
@@ -201,7 +201,7 @@ class Execution:
         )
         context.registry.open(self.row, self._tail)
         self._guarded(lambda: self._on_spawned(self))
-        context.registry.emit_start(self.row)
+        context.registry.emit_start(self.row, age_us(identity))
         self._settle()
 
     async def _watched(self, process: Process) -> RunResult:

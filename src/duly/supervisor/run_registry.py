@@ -20,6 +20,8 @@ from duly.store.history import History, Result, RunRow
 from duly.store.past import Known, Past
 
 _OUTCOMES_KEPT = 20_000
+_LATE_US = 100_000
+"""A start that is told this much later than it was says so. The kernel counts in ticks of 10 ms."""
 _NO_PAST = Past()
 
 Hook = Callable[[RunRow], object]
@@ -59,9 +61,14 @@ class RunRegistry:
         with suppress(StoreError):  # the history has told of it, and tries again
             await self._history.settled()
 
-    def emit_start(self, row: RunRow) -> None:
-        """The process of a run was made, or could not be."""
-        self._announcer.announce("ServiceRunStarted", **_fields_of(row), pid=row.pid)
+    def emit_start(self, row: RunRow, age_us: int | None = None) -> None:
+        """The process of a run was made, *age_us* ago, or could not be.
+
+        A daemon that is frozen in between says it late. Another machine may have started the same since, so
+        the event then tells by how much.
+        """
+        late = {} if age_us is None or age_us < _LATE_US else {"lateMs": age_us // 1000}
+        self._announcer.announce("ServiceRunStarted", **_fields_of(row), pid=row.pid, **late)
         _call(self.on_run_started, row)
 
     def close(self, row: RunRow) -> None:

@@ -266,6 +266,7 @@ class _Fields(msgspec.Struct, rename="camel"):
     token: int | None = None
     result: str | None = None
     pid: int | None = None
+    late_ms: int = 0
 
 
 class _Reader:
@@ -446,7 +447,8 @@ class _Reader:
                 fired = self._fired.pop(number, fields)
                 if number in self._cut_runs and fields.pid is None:
                     return  # called off before a process was made: nothing of it ran
-                run = self._begin_run(node, item, timer, number, fired.token)
+                begun = item._replace(at_us=item.at_us - micros(fields.late_ms))
+                run = self._begin_run(node, begun, timer, number, fired.token)
                 run.target, run.reason = fields.service or timer, fired.reason or ""
                 run.due_us = None if fired.scheduled_time is None else instant_us(fired.scheduled_time)
                 run.declared = self._timers.get(timer)
