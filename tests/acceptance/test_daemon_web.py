@@ -46,7 +46,7 @@ def port_of(daemon: Running) -> int:
 def ask(
     port: int, method: str, path: str, headers: Mapping[str, str] | None = None, body: str | None = None
 ) -> tuple[int, http.client.HTTPMessage, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path, body, dict(headers or {}))
         response = connection.getresponse()
@@ -87,7 +87,7 @@ def test_dashboard_of_a_daemon(tmp_path: Path) -> None:
         daemon.log.until(r"OperatorAction action=trigger id=job who=web operator 127\.0\.0\.1")
         daemon.out.until(r"^job \| done$")
         assert ask(port, "POST", "/api/v1/trigger", {}, '{"id": "job"}')[0] in {403, 415}
-        with socket.create_connection(("127.0.0.1", port), timeout=30) as stream:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as stream:
             stream.sendall(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert stream.recv(10)
             daemon.ended()

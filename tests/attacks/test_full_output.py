@@ -86,7 +86,7 @@ def test_a_pipe_without_a_reader_is_given_up(pipe: tuple[int, int]) -> None:
     os.close(reading)
     echo = Echo(writing)
     echo.put(b"one\n")
-    echo._thread.join(20)
+    echo._thread.join(60)
     assert not echo._thread.is_alive()
     echo.put(b"two\n")
     assert (echo.faults(), list(echo._waiting)) == ([], [])

@@ -18,11 +18,13 @@ CHROMIUM = os.environ.get("DULY_CHROMIUM") or shutil.which("chromium") or shutil
 FAR = f"depot-17.storage.example.com:4711{EVIL}"
 """What another machine is called."""
 PICTURES = Path(__file__).parent / "pictures"
+PATIENCE_MS = 60_000
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: pip install playwright"
 )
+playwright.expect.set_options(timeout=PATIENCE_MS)
 
 WATCH = """
 window.violations = [];
@@ -91,7 +93,7 @@ def opened(browser: Any, request: pytest.FixtureRequest) -> Iterator[Opening]:
     ) -> Any:
         options.setdefault("viewport", {"width": 1280, "height": 900})
         context = browser.new_context(reduced_motion="reduce", **options)
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(PATIENCE_MS)
         context.add_init_script(WATCH)
         page = context.new_page()
         seen = _Watch(url, page, statuses, is_lost=lost)

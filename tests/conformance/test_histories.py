@@ -564,11 +564,11 @@ def test_looking_does_not_wait_for_the_writer(tmp_path: Path) -> None:
 
         def change(_connection: Any) -> None:
             begun.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
 
         writing = asyncio.create_task(store.write(change))
         await asyncio.to_thread(begun.wait, 10)
-        assert await asyncio.wait_for(rows.runs_between(0, 99, 9), 10) == [ended(1)]
+        assert await asyncio.wait_for(rows.runs_between(0, 99, 9), 60) == [ended(1)]
         assert not writing.done()
         go_on.set()
         await writing

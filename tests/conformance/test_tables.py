@@ -90,7 +90,7 @@ class PostgresWorld:
         self._connection.close()
 
     def _store(self, namespace: str) -> PostgresStore:
-        return PostgresStore(self._address, namespace=namespace, schema=self._schema, patience_s=20.0)
+        return PostgresStore(self._address, namespace=namespace, schema=self._schema, patience_s=60)
 
     def _do(self, statement: str, *values: object) -> None:
         self._connection.execute(statement.replace("{s}", self._schema).encode(), values or None)

@@ -108,7 +108,7 @@ def test_the_store_of_a_scheduler(tmp_path: Path) -> None:
 
 def page_of(site: Served, path: str) -> str:
     """What the site answers."""
-    with urlopen(f"{site.url}{path}", timeout=10) as answer:
+    with urlopen(f"{site.url}{path}", timeout=60) as answer:
         text: str = answer.read().decode()
         return text
 

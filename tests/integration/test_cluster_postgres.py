@@ -229,7 +229,7 @@ async def test_default_timeout_of_sockets(
 ) -> None:
     """A default timeout of sockets, such as that of Celery's beat, delays no heartbeat."""
     beats = "SELECT max(beat) FROM duly.node"
-    socket.setdefaulttimeout(30)
+    socket.setdefaulttimeout(60)
     try:
         scheduler = Scheduler(postgres_url)
         await scheduler.initialize(LIST)

@@ -25,12 +25,12 @@ class Reader:
     def all(self) -> bytes:
         """All that was written, once nobody writes any more."""
         os.close(self.writing)
-        self._thread.join(20)
+        self._thread.join(60)
         os.close(self._reading)
         return self._read
 
     def _take(self) -> None:
-        self._begins.wait(20)
+        self._begins.wait(60)
         while piece := os.read(self._reading, 1 << 16):
             self._read += piece
 

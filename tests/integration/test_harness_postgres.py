@@ -107,7 +107,7 @@ def test_frozen_server_answers_when_it_thaws(own_postgres: PostgresServer) -> No
         asked = background.submit(connection.execute, "SELECT 7")
         assert not asked.done()
         own_postgres.thaw()
-        assert asked.result(30).fetchall() == [(7,)]
+        assert asked.result(60).fetchall() == [(7,)]
 
 
 def test_standby_follows_is_read_only_and_takes_over(own_postgres: PostgresServer) -> None:

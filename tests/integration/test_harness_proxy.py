@@ -79,7 +79,7 @@ def test_swallow_delivers_nothing_until_healed(ask: Ask, proxy: Proxy, postgres_
     assert not asked.done()
     assert count(postgres_url) == 0
     proxy.heal()
-    asked.result(30)
+    asked.result(60)
     assert count(postgres_url) == 1
 
 
@@ -91,7 +91,7 @@ def test_swallowed_request_is_lost_when_the_connection_is_cut(
     asked = ask("INSERT INTO t VALUES (1)")
     proxy.wait_until_held()
     proxy.cut()
-    assert isinstance(asked.exception(30), psycopg.OperationalError)
+    assert isinstance(asked.exception(60), psycopg.OperationalError)
     proxy.heal()
     assert count(postgres_url) == 0
 
@@ -105,7 +105,7 @@ def test_swallow_accepts_and_says_nothing(url: str, proxy: Proxy) -> None:
         assert proxy.connections == 1
         assert not connecting.done()
         proxy.heal()
-        connecting.result(30).close()
+        connecting.result(60).close()
 
 
 def test_swallowed_connection_times_out(url: str, proxy: Proxy) -> None:
@@ -123,7 +123,7 @@ def test_swallowed_answers_leave_the_outcome_unknown(ask: Ask, proxy: Proxy, pos
     assert count(postgres_url) == 1
     assert not asked.done()
     proxy.cut()
-    assert isinstance(asked.exception(30), psycopg.OperationalError)
+    assert isinstance(asked.exception(60), psycopg.OperationalError)
 
 
 def test_swallowed_answer_arrives_when_healed(ask: Ask, proxy: Proxy) -> None:
@@ -132,7 +132,7 @@ def test_swallowed_answer_arrives_when_healed(ask: Ask, proxy: Proxy) -> None:
     asked = ask("SELECT 7")
     proxy.wait_until_held()
     proxy.heal()
-    assert asked.result(30).fetchall() == [(7,)]
+    assert asked.result(60).fetchall() == [(7,)]
 
 
 @pytest.mark.parametrize(
@@ -142,26 +142,26 @@ def test_delay_is_added_each_way(ask: Ask, proxy: Proxy, ways: dict[str, bool], 
     """A round trip takes the delays of both ways, and none when healed."""
     proxy.delay(0.2, **ways)
     begun_s = time.monotonic()
-    ask("SELECT 1").result(30)
+    ask("SELECT 1").result(60)
     assert time.monotonic() - begun_s >= least_s
     proxy.heal()
     trips = []
     for _ in range(5):
         begun_s = time.monotonic()
-        ask("SELECT 1").result(30)
+        ask("SELECT 1").result(60)
         trips.append(time.monotonic() - begun_s)
     assert min(trips) < 0.2
 
 
 def test_delay_does_not_narrow_the_cable(url: str, proxy: Proxy) -> None:
-    """Ten chunks sent at once are delayed once, not ten times."""
-    sent = bytes(10 * 65536)
+    """Two hundred chunks sent at once are delayed once, not as often."""
+    sent = bytes(200 * 65536)
     with psycopg.connect(url) as connection:
         proxy.delay(0.3, answers=False)
         begun_s = time.monotonic()
         connection.execute("SELECT length(%s::bytea)", (sent,), binary=True)
         # BEGIN is a round trip of its own.
-        assert 0.6 <= time.monotonic() - begun_s < 2.5
+        assert 0.6 <= time.monotonic() - begun_s < 200 * 0.3
 
 
 def test_retarget_leads_elsewhere(url: str, proxy: Proxy, postgres: PostgresServer) -> None:

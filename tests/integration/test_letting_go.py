@@ -74,7 +74,7 @@ async def test_stop_outside_and_initialize_inside(same_store: StoreFactory, how:
     await world.begin(("a", "0 12 * * *", changes, HOUR))
     go.set()
     if how == "wait_for":
-        await asyncio.wait_for(world.scheduler.stop(), 20)
+        await asyncio.wait_for(world.scheduler.stop(), 60)
     elif how == "create_task":
         await asyncio.create_task(world.scheduler.stop())
     else:

@@ -327,7 +327,7 @@ async def test_stop_behind_a_task_inside_a_callback(same_store: StoreFactory, st
         elif style == "gather":
             await asyncio.gather(world.scheduler.stop(), world.scheduler.stop())
         else:
-            await asyncio.wait_for(world.scheduler.stop(), 30)
+            await asyncio.wait_for(world.scheduler.stop(), 60)
 
     await world.begin(("stopper", "0 12 * * *", stopper, HOUR))
     await world.rest()

@@ -248,4 +248,4 @@ async def test_tasks_that_never_yield_do_not_block_each_other(same_store: StoreF
     await world.until("12:01")
     assert len(world.calls) == 200
     assert {when for _, when in world.calls} == {"12:01:00"}
-    await asyncio.wait_for(world.scheduler.stop(), 30)
+    await asyncio.wait_for(world.scheduler.stop(), 60)

@@ -49,7 +49,7 @@ async def output_of(supervisor: Supervisor, run_id: int) -> str:
     assert tail is not None
     unwatch = tail.watch(lambda _: said.set())
     while "\n" not in tail.text():
-        await asyncio.wait_for(said.wait(), 20)
+        await asyncio.wait_for(said.wait(), 60)
         said.clear()
     unwatch()
     return tail.text()
@@ -101,7 +101,7 @@ async def test_timeout_of_a_hung_job() -> None:
     job = shell("job", STUBBORN, type="oneshot", timeout_sec=0.3)
     await supervisor.start([job], set())
     for _ in range(2):
-        end = await asyncio.wait_for(supervisor.run("job", reason="schedule"), 20)
+        end = await asyncio.wait_for(supervisor.run("job", reason="schedule"), 60)
         assert end.result is Result.TIMEOUT
     for row in await history.runs():
         assert not any(lives(int(pid)) for pid in row.output.split())
@@ -117,7 +117,7 @@ async def test_a_service_comes_back_from_a_kill() -> None:
     assert before.pid is not None
     supervisor.on_run_started.append(lambda row: back.set_result(row.id))
     os.kill(before.pid, signal.SIGKILL)
-    run_id = await asyncio.wait_for(back, 20)
+    run_id = await asyncio.wait_for(back, 60)
     (after,) = supervisor.views()
     assert (after.run_id, after.restarts) == (run_id, 1)
     assert after.pid != before.pid
@@ -155,7 +155,7 @@ async def test_leftovers_of_a_killed_daemon(tmp_path: Path) -> None:
     assert len(pids) == 2
     assert all(lives(pid) for pid in pids)
     opened = SQLiteStore(store)
-    supervisor, history = await asyncio.wait_for(supervised(opened, QUICK), 30)
+    supervisor, history = await asyncio.wait_for(supervised(opened, QUICK), 60)
     assert not any(lives(pid) for pid in pids)
     (row,) = await history.runs()
     assert (row.result, row.pid, supervisor.outcome(row.id)) == ("interrupted", pids[0], Result.INTERRUPTED)
@@ -172,7 +172,7 @@ async def test_leftovers_of_a_daemon_that_could_not_write(tmp_path: Path) -> Non
     pids = killed_daemon(store, "full")
     assert [lives(pid) for pid in pids] == [True, True]
     opened = SQLiteStore(store)
-    supervisor, history = await asyncio.wait_for(supervised(opened, QUICK), 30)
+    supervisor, history = await asyncio.wait_for(supervised(opened, QUICK), 60)
     assert not any(lives(pid) for pid in pids)
     assert await history.runs() == []
     assert supervisor.new_run_id() == 2

@@ -210,7 +210,7 @@ class HeldSharing(Sharing):
 
 async def until(is_so: Callable[[], object]) -> None:
     """Wait for what happens a moment later in real time."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not is_so():  # noqa: ASYNC110 (nobody tells)
             await asyncio.sleep(0.01)  # noqa: TID251 (the heartbeats are in real time)
 

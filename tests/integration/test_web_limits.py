@@ -221,10 +221,10 @@ def test_closing_cuts_off_what_does_not_end(caplog: pytest.LogCaptureFixture) ->
         session = served.session()
         head = "".join(f"{key}: {value}\r\n" for key, value in session.items())
         sent = f"POST /api/v1/start HTTP/1.1\r\nhost: localhost\r\n{head}content-length: 16\r\n\r\n".encode()
-        with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
             connection.sendall(sent + BACKUP)
             served.ask("GET", "/api/v1/status")
-            asyncio.run_coroutine_threadsafe(served.server.close(), served.loop).result(10)
+            asyncio.run_coroutine_threadsafe(served.server.close(), served.loop).result(60)
             with suppress(ConnectionResetError):
                 assert connection.recv(100) == b""
         assert served.on_loop(lambda: len(served.server._state.tasks)) == 0
@@ -244,7 +244,7 @@ def test_slow_clients_are_let_go() -> None:
         )
         assert served.raw(head.encode()).startswith(b"HTTP/1.1 408 ")
         assert served.site.backend.did == []
-        waiting = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(50)]
+        waiting = [socket.create_connection(("127.0.0.1", served.port), timeout=60) for _ in range(50)]
         for each in waiting:
             each.sendall(b"GET / HT")
         assert served.ask("GET", "/api/v1/status").status == 200
@@ -257,7 +257,7 @@ def test_slow_clients_are_let_go() -> None:
 def test_drops_do_not_prolong_the_patience() -> None:
     """A client that sends a byte now and then has no more time than one that sends nothing."""
     with serving(settings(limits=QUICK)) as served:
-        with socket.create_connection(("127.0.0.1", served.port), timeout=10) as slow:
+        with socket.create_connection(("127.0.0.1", served.port), timeout=60) as slow:
             slow.settimeout(0.05)
             sent = 0
             while sent < 200:
@@ -276,7 +276,7 @@ def test_drops_do_not_prolong_the_patience() -> None:
 def test_too_many_connections() -> None:
     """Beyond the limit connections are closed at once, and those that are answered go on."""
     with serving(settings(limits=WebLimits(connections=5))) as served:
-        held = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(5)]
+        held = [socket.create_connection(("127.0.0.1", served.port), timeout=60) for _ in range(5)]
         for each in held:
             each.sendall(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert each.recv(15) == b"HTTP/1.1 200 OK"
@@ -297,7 +297,7 @@ def test_too_many_connections() -> None:
 def test_the_quiet_shut_nobody_out(said: bytes) -> None:
     """A client that holds all connections and says nothing, or not all, makes room for one that asks."""
     with serving(settings(operator_token=OPERATOR, limits=WebLimits(connections=5))) as served:
-        held = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(5)]
+        held = [socket.create_connection(("127.0.0.1", served.port), timeout=60) for _ in range(5)]
         for each in held:
             each.sendall(said)
         for _ in range(3):
@@ -378,5 +378,5 @@ def test_output_is_not_in_lists() -> None:
     site = FakeSite()
     big = RunRow(id=9, service="web", reason="manual", started_us=us("11:00"), output="x" * 100_000)
     with serving(site=site) as served:
-        asyncio.run_coroutine_threadsafe(site.backend.history.put([big], []), served.loop).result(10)
+        asyncio.run_coroutine_threadsafe(site.backend.history.put([big], []), served.loop).result(60)
         assert len(served.ask("GET", "/api/v1/history?limit=1000").body) < 5_000

@@ -486,7 +486,7 @@ def test_library_is_told_to_programs_too(tmp_path: Path) -> None:
         assert (health["ok"], health["reasons"]) == (False, ["the last run of fails failed"])
         assert client.get("/healthz/ready").status_code == 200
         (tmp_path / "state.db").write_bytes(b"not a database at all" * 100)
-        until_s = time.monotonic() + 10
+        until_s = time.monotonic() + 60
         while client.get("/healthz/ready").status_code == 200:
             assert time.monotonic() < until_s, "nobody looked at the store"
 

@@ -27,7 +27,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def get(site: Served, path: str) -> tuple[int, Any]:
     """Ask for a path as it is: clients with manners would work out its dots first."""
-    connection = http.client.HTTPConnection(urlsplit(site.url).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(site.url).netloc, timeout=60)
     try:
         connection.request("GET", f"/api/v1/{path}")
         answer = connection.getresponse()

@@ -262,7 +262,7 @@ class World:
     def views(self) -> list[NodeView]:
         """The nodes as an outsider sees them, also those that were fenced."""
         if self._table is None:
-            self._table = PostgresStore(self.url).table(patience_s=30)
+            self._table = PostgresStore(self.url).table(patience_s=60)
         return list(self._table.do(ReadNodes())[1])
 
     def alive(self) -> set[str]:

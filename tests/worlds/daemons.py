@@ -284,10 +284,10 @@ def listening(
         await server.start()
 
     try:
-        asyncio.run_coroutine_threadsafe(begin(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(begin(), loop).result(60)
         yield loop
-        asyncio.run_coroutine_threadsafe(server.close(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(server.close(), loop).result(60)
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)
         loop.close()

@@ -133,7 +133,7 @@ class Fleet:
         self._script.write_text(_SCRIPT)
         self._notes = directory / "notes"
         self._notes.touch()
-        self._table = PostgresStore(url, schema=SCHEMA).table(patience_s=30)
+        self._table = PostgresStore(url, schema=SCHEMA).table(patience_s=60)
 
     def __enter__(self) -> Self:
         return self

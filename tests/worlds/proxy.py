@@ -22,7 +22,7 @@ from urllib.parse import urlsplit, urlunsplit
 LOOPBACK = "127.0.0.1"
 CHUNK = 65536
 CHUNKS_UNDERWAY = 16
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 # Below the ports that outgoing connections get: a killed server finds its port free when it comes back.
 PORTS = range(16000, 32000)
 

@@ -162,7 +162,7 @@ class HookedCluster:
     """The same on PostgreSQL: everything can fail, and heartbeats go by the test's clock."""
 
     def __init__(self, url: str, schema: str) -> None:
-        self.inner = PostgresStore(url, schema=schema, lease=LEASE, patience_s=20.0)
+        self.inner = PostgresStore(url, schema=schema, lease=LEASE, patience_s=60)
         self.url = url
         self.schema = schema
         self.name = self.inner.name

@@ -464,7 +464,7 @@ class Served:
 
     def do(self, what: Coroutine[Any, Any, T]) -> T:
         """Have the loop do something, and wait for it."""
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(60)
 
     def call(self, what: Callable[[], T]) -> T:
         """Have the loop call something, and wait for it."""
@@ -508,7 +508,7 @@ def served(world: Any, settings: WebSettings | None = None) -> Iterator[Served]:
     finally:
         found.stop()
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)
         loop.close()
 
 

@@ -81,7 +81,7 @@ class Served:
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> Reply:
         """One request, in a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(method, path, body, dict(headers or {}))
             response = connection.getresponse()
@@ -91,7 +91,7 @@ class Served:
 
     def raw(self, sent: bytes, *, is_over: bool = False) -> bytes:
         """What is answered to bytes, until the server closes."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
             connection.sendall(sent)
             if is_over:
                 connection.shutdown(socket.SHUT_WR)
@@ -115,7 +115,7 @@ class Served:
         async def called() -> Any:
             return call()
 
-        return asyncio.run_coroutine_threadsafe(called(), self.loop).result(10)
+        return asyncio.run_coroutine_threadsafe(called(), self.loop).result(60)
 
 
 def cookie_of(reply: Reply) -> str:
@@ -146,12 +146,12 @@ def serving(
         await server.start()
 
     try:
-        asyncio.run_coroutine_threadsafe(begin(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(begin(), loop).result(60)
         yield Served(shown, server, loop)
-        asyncio.run_coroutine_threadsafe(server.close(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(server.close(), loop).result(60)
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)
         loop.close()
 
 
