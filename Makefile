@@ -30,8 +30,8 @@ quick: $(READY)  ## unit and property tests without processes: at most a minute 
 test: $(READY)  ## all the tests; TESTS=tests/unit for some of them
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(TESTS)
 
-test-slow: $(READY)  ## fuzzers, flipped bits, thousands of simulated lives, every transition of every zone
-	$(BIN)/python -m pytest -n auto -m slow -o faulthandler_timeout=3600
+test-slow: $(READY)  ## fuzzers, flipped bits, thousands of simulated lives, every transition of every zone; new random examples
+	$(BIN)/python -m pytest -n auto -m "slow or hypothesis" -o faulthandler_timeout=3600
 
 # Three workers for each core: tests that need a quiet machine fail here. The first failure ends it.
 repeat: TESTS = tests/acceptance

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import inspect
+import os
 import signal
 import subprocess
 from collections.abc import Generator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from duly.store import MemoryStore, SQLiteStore
 from tests.worlds.postgres import (  # noqa: F401 - fixtures
@@ -23,6 +25,17 @@ from tests.worlds.postgres import (  # noqa: F401 - fixtures
     postgres_url,
 )
 from tests.worlds.stores import StoreFactory, same_schema  # noqa: F401 - a fixture
+
+# Where CI is set the examples of Hypothesis stay the same, so a red run is the fault of the change. Elsewhere
+# they are new in every run. A busy machine draws and runs them slowly; that is no fault.
+settings.register_profile(
+    "duly",
+    derandomize="CI" in os.environ,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("duly")
 
 
 def pytest_configure() -> None:

@@ -111,7 +111,7 @@ def test_cron_commands_take_any_text(command: str, text: str) -> None:
         assert duly(command, words, "--tz", "UTC").code in (0, 2)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.text(st.sampled_from("ab '\"\\\n\t\r#\x0b\xa0$")))
 def test_words_are_those_of_shlex(text: str) -> None:
     """A command given as one text is split as the standard library splits it."""

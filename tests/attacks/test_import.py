@@ -131,7 +131,7 @@ def test_variables_that_no_process_can_have() -> None:
     loads_back('"A=B" = 1\n@daily a\n')
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(st.characters(exclude_characters="\0\n", codec="utf-8"), min_size=1), st.booleans())
 def test_any_command_comes_back(command: str, has_user_column: bool) -> None:
     """Any text as a command, a variable or a field is written such that duly loads it to the same."""

@@ -179,7 +179,7 @@ def check_relations(found: Config) -> None:
 
 
 @pytest.mark.heavy
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(SERVICES, TIMERS, SUPERVISORS)
 def test_whatever_is_written(services: list[Any], timers: list[Any], supervisor: Any) -> None:
     """Each entry is either valid, with every value of its type, or invalid with one printable reason."""
@@ -201,7 +201,7 @@ def test_whatever_is_written(services: list[Any], timers: list[Any], supervisor:
         assert len(reason) < 700
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(SERVICES, TIMERS)
 def test_checking_again_changes_nothing(services: list[Any], timers: list[Any]) -> None:
     """What was found valid is valid by itself, and the same."""
@@ -255,7 +255,7 @@ LINES = st.lists(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(LINES)
 def test_tables_are_counted_right(lines: list[str]) -> None:
     """Wherever the parser of the standard library sees tables, so many headers are found."""

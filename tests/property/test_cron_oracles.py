@@ -51,7 +51,7 @@ ORIGINS = (
     datetime(2026, 7, 15, 12, 30, 30, tzinfo=UTC),
     datetime(2037, 12, 31, 23, 0, tzinfo=UTC),
 )
-checked = settings(max_examples=250, deadline=None, print_blob=True)
+checked = settings(max_examples=250)
 instants = st.datetimes(datetime(1971, 1, 1), datetime(2037, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - hypothesis wants naive bounds
 
 

@@ -6,7 +6,7 @@ from itertools import islice
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import HealthCheck, example, given, note, settings
+from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 
 from duly.cron import CronExpression
@@ -16,10 +16,8 @@ from tests.property.walker import Shown, firings
 MICROSECOND = timedelta(microseconds=1)
 HORIZON = timedelta(days=3)
 
-walked = settings(
-    max_examples=150, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
-)
-quick = settings(max_examples=400, deadline=None, print_blob=True)
+walked = settings(max_examples=150)
+quick = settings(max_examples=400)
 
 keys_and_instants = st.sampled_from(ZONES).flatmap(lambda key: st.tuples(st.just(key), near_transitions(key)))
 

@@ -5,7 +5,7 @@ from itertools import islice
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from duly.cron import CronExpression
@@ -20,7 +20,7 @@ fields = st.text(alphabet="0123456789*-,/ \tLW#?٣x+.", max_size=8)
 
 
 @pytest.mark.heavy
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(frequent_texts(), keys_and_instants)
 @example("* * * * *", ("Pacific/Kwajalein", datetime(1969, 10, 1, 3, 0, tzinfo=UTC)))
 @example("44 0 * * *", ("Africa/Monrovia", datetime(1972, 1, 7, 0, 44, 45, tzinfo=UTC)))
@@ -38,7 +38,7 @@ def test_dues_as_walked(text: str, where: tuple[str, datetime]) -> None:
     assert found == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(frequent_texts(), st.integers(0, 2**52))
 def test_utc_is_like_a_zone_that_is_never_set(text: str, at_us: int) -> None:
     """UTC, where the search begins right at the moment, has the dues of a zone with the same clocks."""
@@ -50,7 +50,7 @@ def test_utc_is_like_a_zone_that_is_never_set(text: str, at_us: int) -> None:
 
 
 @pytest.mark.heavy
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(frequent_texts(), st.lists(st.integers(0, 10_000), min_size=1, max_size=20))
 def test_questions_in_any_order(text: str, minutes: list[int]) -> None:
     """What was asked before changes no answer, wherever time jumps between two questions."""
@@ -61,7 +61,7 @@ def test_questions_in_any_order(text: str, minutes: list[int]) -> None:
         assert dues.after(at_us) == Dues(text, zone).after(at_us)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.one_of(texts(), st.lists(fields, min_size=3, max_size=6).map(" ".join), st.text(max_size=12)))
 @example("0 0 30 2 *")
 @example("0 0 31 4 1")

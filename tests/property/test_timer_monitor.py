@@ -360,7 +360,7 @@ async def test_broken_timers_are_found(
     for seed in range(80):
         life = WatchedLife(plan_of(seed), is_compared=False)
         try:
-            await asyncio.wait_for(life.live(), 20)
+            await asyncio.wait_for(life.live(), 60)
         except Exception:
             # What is broken may break the world around it; what the monitor said until then counts.
             assert life.violations or seed < 79

@@ -53,7 +53,7 @@ def timers(draw: Any, near: datetime) -> Timer:
 
 
 @pytest.mark.heavy
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(keys_and_instants, st.data())
 @example(("Europe/Berlin", datetime(2026, 10, 25, 0, 0, tzinfo=UTC)), None)
 def test_both_readings_agree(where: tuple[str, datetime], data: Any) -> None:

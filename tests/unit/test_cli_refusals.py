@@ -122,7 +122,6 @@ def test_unusable_zones(name: str) -> None:
     assert error["timezone"] == name
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(), max_size=30))
 def test_nothing_raw(text: str) -> None:
     """Whatever the text, what is printed of it obeys no terminal and can be encoded."""
@@ -132,7 +131,7 @@ def test_nothing_raw(text: str) -> None:
     assert width(shown) <= 2 * len(shown)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.text(st.characters(), max_size=8), min_size=5, max_size=5).map(" ".join))
 def test_refusals_never_crash(text: str) -> None:
     """Any text is either answered or refused; nothing else happens."""

@@ -270,7 +270,7 @@ def fires(calendars: tuple[Calendar, ...], moment: datetime) -> bool:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(texts(), st.integers(0, 3000), st.data())
 def test_calendars_fire_when_cron_does(text: str, day: int, data: st.DataObject) -> None:
     """Over four months, each day at its own minutes, the calendars fire exactly when the cron text is due."""
@@ -290,7 +290,7 @@ def _at(expression: CronExpression, hour: int, minute: int) -> bool:
     return bool(expression.masks[0] >> minute & 1 and expression.masks[1] >> hour & 1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.text(max_size=30) | st.builds("{} {}".format, texts(), st.text(max_size=20)), max_size=6))
 def test_any_text_is_translated_or_told(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     """Whatever a crontab holds, each line is a job, a variable or a remark, and the file loads clean."""

@@ -107,7 +107,7 @@ def test_words(text: str, words: str) -> None:
     assert in_english(CronExpression.parse(text)) == words
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(texts())
 def test_any_expression_has_words(text: str) -> None:
     """Every expression can be said, in one tidy line that depends on its meaning and not on its blanks."""

@@ -169,7 +169,7 @@ def test_offset_text(seconds: int) -> None:
     assert offset_text(offset) == datetime(2026, 1, 1, tzinfo=timezone(offset)).isoformat()[19:]
 
 
-@settings(max_examples=200, deadline=None, print_blob=True)
+@settings(max_examples=200)
 @given(
     st.sampled_from(ZONES).flatmap(lambda key: st.tuples(st.just(key), near_transitions(key))),
     frequent_texts(),

@@ -192,7 +192,6 @@ dialect_texts = st.tuples(
 ).map(" ".join)
 
 
-@settings(deadline=None, print_blob=True)
 @given(st.text() | dialect_texts | st.text(alphabet="0123456789*/-,?LW#@ monjan\t\n", max_size=40))
 def test_offered_text_parses(text: str) -> None:
     """Whatever is put in, what comes out is valid, and offers nothing new when put in again."""
@@ -202,7 +201,7 @@ def test_offered_text_parses(text: str) -> None:
         assert posix_spelling(spelled) == spelled
 
 
-@settings(max_examples=300, deadline=None, print_blob=True)
+@settings(max_examples=300)
 @given(dialect_texts)
 def test_offered_text_means_the_same(text: str) -> None:
     """What is offered is due when cronsim, which knows the other dialect, says the refused text is due."""
