@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from tests.worlds.postgres_guard import children_of
+
 DULY = str(Path(sys.executable).with_name("duly"))
 PATIENCE_S = 60.0
 
@@ -191,8 +193,13 @@ class Running:
     def end(self) -> None:
         """End it without a word, if it has not ended, and what it left running."""
         if self.process.poll() is None:
+            # Its watchdog, too: that may look for 10 s for a process that was just about to be made.
+            children = [] if self._is_kept else children_of(self.pid)
             self.process.kill()
             self.process.wait(PATIENCE_S)
+            for pid in children:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         for lines in (self._out, self._log):
             if lines is not None:
                 lines.join()

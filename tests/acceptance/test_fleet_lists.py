@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.running import one_sentence, oneshot, service, timer
-from tests.worlds.fleet import PACE, RARELY, Fleet, is_running, until_gone
+from tests.worlds.fleet import PACE, RARELY, Fleet, until_gone
+from tests.worlds.postgres_guard import is_alive
 
 QUICK = [f"quick-{n}" for n in range(8)]
 LONG = [f"long-{n}" for n in range(4)]
@@ -332,7 +333,7 @@ def test_lease_of_switched_off_timers(fleet: Fleet) -> None:
     until_gone([cut_off.pid])
     fleet.pause(lost, is_on=False)
     fleet.until_begun(lost, count=2)
-    assert is_running(going_on.pid)
+    assert is_alive(going_on.pid)
     for job in (lost, kept):
         fleet.let_end(job)
         fleet.until_ended(job)
@@ -351,7 +352,7 @@ def test_end_after_switching_off(fleet: Fleet) -> None:
     (begun,) = fleet.until_begun(job)
     assert a.home.duly("timers", "--off").returncode == 0
     a.daemon.ended()
-    assert not is_running(begun.pid)
+    assert not is_alive(begun.pid)
     fleet.until_shared(b)
     fleet.account()
 
@@ -366,7 +367,7 @@ def test_killed_after_switching_off(fleet: Fleet) -> None:
     assert a.home.duly("timers", "--off").returncode == 0
     a.kill()
     fleet.until_shared(b)
-    assert not is_running(begun.pid)
+    assert not is_alive(begun.pid)
     fleet.until_begun(job, on=[b])
     fleet.account()
 

@@ -393,7 +393,7 @@ async def test_each_refusal_is_one_sentence(
     assert sentence.replace("{}", here) in raised.value.reason
     assert "\n" not in raised.value.reason
     assert raised.value.reason.encode()  # text that can be told and kept
-    assert descriptors_open() == before
+    assert descriptors_open() <= before  # what was left by another test may have gone meanwhile
     assert not outstanding(asyncio.get_running_loop())
     assert await told(ProcessCommand(("true",), {}), processes) == (0, "")
 

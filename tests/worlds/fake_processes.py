@@ -9,6 +9,7 @@ import signal
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
+from typing import Any
 
 from duly.clock import Clock, watchable
 from duly.instant import SECOND_US, instant_of
@@ -135,23 +136,9 @@ class FakeProcesses:
         self.started: list[FakeProcess] = []
         """Every process ever started, in order."""
 
-    def script(
-        self,
-        argv0: str,
-        *,
-        lasts: timedelta | None = None,
-        code: int = 0,
-        ignores_term: bool = False,
-        spawn_error: str | None = None,
-        outputs: bytes = b"",
-        leaves_behind: bool = False,
-        leaves_orphan: bool = False,
-        spawn_takes: timedelta = timedelta(0),
-    ) -> None:
-        """Say what the processes of the program *argv0* do, from the next one on."""
-        self._scripts[argv0] = Script(
-            lasts, code, ignores_term, spawn_error, outputs, leaves_behind, leaves_orphan, spawn_takes
-        )
+    def script(self, argv0: str, **what: Any) -> None:
+        """Say what the processes of the program *argv0* do, from the next one on: fields of `Script`."""
+        self._scripts[argv0] = Script(**what)
 
     @property
     def living(self) -> list[FakeProcess]:

@@ -9,9 +9,9 @@ Nothing here sleeps. Each wait is for a note, a line, or what the database shows
 """
 
 import json
-import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +22,7 @@ from duly.cluster.table import Fence, NodeView, ReadNodes, ReadTasks, SetPaused
 from duly.daemon.sharing import SCHEMA
 from tests.acceptance.running import Home, Running, settings, table, timer
 from tests.worlds.postgres import SHORT_LEASE_S, until
+from tests.worlds.postgres_guard import is_alive
 from tests.worlds.proxy import Proxy, through
 
 RARELY: dict[str, Any] = {"on_calendar": {"minute": 0, "hour": 0, "day_of_month": 29, "month": 2}}
@@ -29,16 +30,28 @@ RARELY: dict[str, Any] = {"on_calendar": {"minute": 0, "hour": 0, "day_of_month"
 PACE: dict[str, Any] = {"on_startup_sec": 0.1, "on_unit_active_sec": 0.3}
 """Triggers of a timer that fires again and again."""
 
-_SCRIPT = """
-job=$1
-note() { echo "$job $MACHINE $$ $1" >>"$NOTES"; }
-note begin
-case $2 in
-long) while [ ! -e "$NOTES.$job" ]; do note beat; sleep 0.05; done ;;
-deaf) trap : TERM; while [ ! -e "$NOTES.$job" ]; do note beat; sleep 0.05; done ;;
-*) note beat; sleep 0.1 ;;
-esac
-note end
+_QUICK = """
+note() { echo "$1 $MACHINE $$ $2" >>"$NOTES"; }
+note "$1" begin
+note "$1" beat
+sleep 0.1
+note "$1" end
+"""
+# A shell would start a process for every beat, and half of all work in these tests would be that.
+_LONG = """
+import os, signal, sys, time
+job, kind = sys.argv[1:]
+notes = os.environ["NOTES"]
+file = os.open(notes, os.O_WRONLY | os.O_APPEND)
+def note(what):
+    os.write(file, f"{job} {os.environ['MACHINE']} {os.getpid()} {what}\\n".encode())
+if kind == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+note("begin")
+while not os.path.exists(f"{notes}.{job}"):
+    note("beat")
+    time.sleep(0.05)
+note("end")
 """
 
 
@@ -129,8 +142,11 @@ class Fleet:
         self.lease_s = lease_s
         self.machines: list[Machine] = []
         self._stack = ExitStack()
-        self._script = directory / "job.sh"
-        self._script.write_text(_SCRIPT)
+        quick, long = directory / "quick.sh", directory / "long.py"
+        quick.write_text(_QUICK)
+        long.write_text(_LONG)
+        self._quick = ["/bin/sh", str(quick)]
+        self._long = [sys.executable, "-I", "-S", str(long)]
         self._notes = directory / "notes"
         self._notes.touch()
         self._table = PostgresStore(url, schema=SCHEMA).table(patience_s=60)
@@ -150,7 +166,7 @@ class Fleet:
 
     def job(self, name: str, kind: str = "quick", **options: Any) -> str:
         """A job that notes what it does, as TOML."""
-        command = ["/bin/sh", str(self._script), name, kind]
+        command = [*self._quick, name] if kind == "quick" else [*self._long, name, kind]
         return table("service", {"id": name, "type": "oneshot", "command": command, **options})
 
     def jobs(self, names: Iterable[str], kind: str = "quick", **options: Any) -> str:
@@ -325,18 +341,6 @@ class Fleet:
             latest[note.job] = note.run
 
 
-def is_running(pid: int) -> bool:
-    """Whether a process is there."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def until_gone(pids: Iterable[int]) -> None:
     """Wait until none of these processes is there."""
-    until(lambda: not any(map(is_running, pids)), "the runs are gone")
+    until(lambda: not any(map(is_alive, pids)), "the runs are gone")

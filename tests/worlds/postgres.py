@@ -27,7 +27,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.worlds.postgres_guard import forget_memory, is_alive
+from tests.worlds.postgres_guard import children_of, forget_memory, is_alive
 from tests.worlds.proxy import LOOPBACK, free_port
 
 SUPERUSER = "postgres"
@@ -396,13 +396,7 @@ class PostgresServer:
     def _processes(self) -> list[int]:
         """The first process, and those it has started."""
         assert self._process is not None
-        first = self._process.pid
-        found = [first]
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):
-                if int(stat.read_text().rpartition(")")[2].split()[1]) == first:
-                    found.append(int(stat.parent.name))
-        return found
+        return [self._process.pid, *children_of(self._process.pid)]
 
 
 class PgBouncer:

@@ -37,6 +37,16 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def children_of(pid: int) -> list[int]:
+    """The processes that *pid* has started and not yet seen end."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(stat.parent.name))
+    return found
+
+
 def forget_memory(data: Path) -> None:
     """Remove the shared memory that a killed server left: it would stay until the machine is restarted."""
     lines = (data / "postmaster.pid").read_text().splitlines()

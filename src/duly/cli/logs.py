@@ -249,9 +249,12 @@ def _follow_runs(
         try:
             client = daemon.client()
             if cut_off:
-                ended = client.ask("logs", run=cut_off, lines=0)
+                run = client.ask("logs", run=cut_off, lines=0)["run"]
+                if run["running"]:  # a daemon that has just begun does not know yet what became of it
+                    time.sleep(_POLL_S)
+                    continue
                 writer.end()
-                _say(f"run {cut_off} ended: {_ending(ended['run'])}")
+                _say(f"run {cut_off} ended: {_ending(run)}")
                 cut_off = 0
             for log in reversed(client.ask("outputs", id=id, after=last, limit=_PAGE)["logs"]):
                 is_waiting, last = False, log["run"]["id"]
