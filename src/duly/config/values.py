@@ -296,13 +296,18 @@ def argv(value: object, key: str) -> tuple[str, ...]:
     return tuple(words)
 
 
+_SHELL = ("/bin/sh", "-c")
+
+
 def shell_argv(value: object, key: str) -> tuple[str, ...]:
-    """One text for /bin/sh, as an argv."""
+    """One text for /bin/sh, as an argv. That of a service that was checked before is one already."""
+    if isinstance(value, tuple) and value[:-1] == _SHELL:
+        value = value[-1]
     if not isinstance(value, str):
         raise EntryFault(f"with shell = true {key} must be one text, not {value_text(value)}", key)
     if not (command := host_text(value, key, key)).strip():
         raise EntryFault(f"{key} is empty", key)
-    return "/bin/sh", "-c", command
+    return *_SHELL, command
 
 
 def account(value: object, key: str) -> str:
