@@ -93,6 +93,36 @@ def test_an_hour_that_comes_twice() -> None:
         assert found == hours
 
 
+@pytest.mark.parametrize(
+    ("zone", "begins", "calendar", "excluded", "dues"),
+    [
+        # Clocks went forward from 23:30 to 00:30, over midnight.
+        ("America/Toronto", "1919-03-30 20:00", Calendar((15, 45), (0, 23)), "1919-03-30", "31 00:45"),
+        ("America/Toronto", "1919-03-30 00:00", Calendar((15, 45), (0,), "last"), None, "31 00:45"),
+        # Back from 00:01 to 23:01, so half past eleven came twice, and midnight too.
+        ("America/St_Johns", "2010-11-06 12:00", Calendar((30,), (23,)), "2010-11-06", "07 23:30"),
+        # Back by a day; and a day that nobody had.
+        ("America/Juneau", "1867-10-18 12:00", Calendar((0,), (16,)), "1867-10-18", "19 16:00"),
+        ("Pacific/Apia", "2011-12-29 12:00", Calendar((0,), (16,)), "2011-12-29", "31 16:00"),
+    ],
+)
+def test_dates_that_end_oddly(
+    zone: str, begins: str, calendar: Calendar, excluded: str | None, dues: str
+) -> None:
+    """Where clocks change over midnight, a date is left out whole, and no other minute with it."""
+    host, exclude = ZoneInfo(zone), () if excluded is None else (excluded,)
+    begins_us = instant_of(datetime.fromisoformat(begins).replace(tzinfo=host))
+    timer = Timer("t", "job", on_calendar=(calendar,), exclude=exclude, dst="both")
+    schedules = CalendarCache(host).of(timer)
+    slot_us = slot_after(schedules, begins_us)
+    assert f"{datetime_at(slot_us, host):%d %H:%M}" == dues
+    assert Slots(timer, host).after(begins_us) == slot_us
+    before_us = slot_at_or_before(schedules, slot_us - 1)
+    assert before_us is not None
+    assert before_us <= begins_us
+    assert slot_after(schedules, before_us) == slot_us
+
+
 def test_last_days() -> None:
     """The last day of a month is the 28th to the 31st, and a weekday has to match as well."""
     begins_us = instant_of(datetime(2027, 12, 31, 9, tzinfo=UTC))

@@ -9,7 +9,7 @@ single moments do not need it.
 """
 
 from collections.abc import Callable, Iterable
-from datetime import timedelta, tzinfo
+from datetime import datetime, time, timedelta, tzinfo
 from typing import ClassVar, Protocol
 
 import msgspec
@@ -82,16 +82,25 @@ class CronTimetable(msgspec.Struct, gc=False, eq=False):
         return instant_of(self.expression.previous_at_or_before(datetime_at(instant_us, self.zone)))
 
 
+def shown_us(face: datetime, at: time) -> tuple[Instant, Instant]:
+    """When the clocks show a time on the date of *face*.
+
+    Both instants are the same, except where clocks change. If they show it twice, these are the two. If they
+    skip it, one lies before the change and the other one not. So who goes on to the earlier, or back to the
+    later of them, never goes past a minute that is shown.
+    """
+    moment = datetime.combine(face, at, face.tzinfo)
+    return instant_of(moment.replace(fold=0)), instant_of(moment.replace(fold=1))
+
+
 class LastDay(CronTimetable):
     """Of the days that can be the last of a month, only those that are."""
 
     def due_after(self, instant_us: Instant, anchor_us: Instant = 0) -> Instant:
         due_us = super().due_after(instant_us, anchor_us)
         while due_us < NEVER_US and not self._is_last_day(due_us):
-            # On to the end of that day; a minute before, since a clock change may make it shorter.
-            face = datetime_at(due_us, self.zone)
-            end_us = instant_of(face.replace(hour=23, minute=59, second=0, microsecond=0, fold=0))
-            due_us = super().due_after(max(due_us, end_us - 1), anchor_us)
+            end_us = min(shown_us(datetime_at(due_us, self.zone), time.max))
+            due_us = super().due_after(max(due_us, end_us), anchor_us)
         return due_us
 
     def due_at_or_before(self, instant_us: Instant, anchor_us: Instant = 0) -> Instant:

@@ -9,7 +9,7 @@ out, that an hour that is shown twice counts twice, and by how much it is late o
 
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import ClassVar
 from zoneinfo import ZoneInfo
@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from duly.config.schema import Calendar, Timer, expression_of
-from duly.core.timetable import CronTimetable, Every, LastDay, Once, Shifted, Timetable
+from duly.core.timetable import CronTimetable, Every, LastDay, Once, Shifted, Timetable, shown_us
 from duly.cron.notes import clock_changes
 from duly.errors import CronCalculationError
 from duly.instant import LATEST_US, NEVER_US, SECOND_US, Instant, datetime_at, instant_of
@@ -25,7 +25,6 @@ from duly.schedules import offset_s
 
 Calendars = tuple[Timetable, ...]
 
-_DAY = timedelta(days=1)
 _MICROSECOND = timedelta(microseconds=1)
 _LONGEST_REPEAT_US = 24 * 3600 * SECOND_US
 """No clock was ever set back by more."""
@@ -97,23 +96,16 @@ class _OtherDays(msgspec.Struct, gc=False, eq=False):
 
     def due_after(self, instant_us: Instant, anchor_us: Instant = 0) -> Instant:
         due_us = self.base.due_after(instant_us, anchor_us)
-        # There are finitely many dates, and each turn passes one.
+        # Each turn goes on, and never past the end of the date; so it ends after finitely many dates.
         while due_us < NEVER_US and (face := datetime_at(due_us, self.zone)).date() in self.dates:
-            next_us = min(at_us for at_us in self._midnights(face + _DAY) if at_us > due_us)
-            due_us = self.base.due_after(next_us - 1, anchor_us)
+            due_us = self.base.due_after(max(due_us, min(shown_us(face, time.max))), anchor_us)
         return due_us
 
     def due_at_or_before(self, instant_us: Instant, anchor_us: Instant = 0) -> Instant:
         due_us = self.base.due_at_or_before(instant_us, anchor_us)
         while (face := datetime_at(due_us, self.zone)).date() in self.dates:
-            begins_us = max(at_us for at_us in self._midnights(face) if at_us <= due_us)
-            due_us = self.base.due_at_or_before(begins_us - 1, anchor_us)
+            due_us = self.base.due_at_or_before(min(due_us, max(shown_us(face, time.min))) - 1, anchor_us)
         return due_us
-
-    def _midnights(self, face: datetime) -> Iterator[Instant]:
-        """When a date begins: twice if the clocks are set back over midnight, as in St. John's until 2011."""
-        for fold in (0, 1):
-            yield instant_of(face.replace(hour=0, minute=0, second=0, microsecond=0, fold=fold))
 
 
 class _BothTimes(msgspec.Struct, gc=False, eq=False):

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left, bisect_right
 from calendar import monthrange
 from collections.abc import Iterator, Sequence
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple, Protocol
@@ -373,8 +373,9 @@ class Slots:
             face = face_at(slot_us, self._zone)
             if face.date().isoformat() not in self._excluded:
                 break
-            midnight = (face + _DAY).replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
-            slot_us = self._any_after(instant_us(midnight) - 1)
+            # Where clocks change, the end of a date comes twice or never. The earlier instant is not past it.
+            ends = (datetime.combine(face, time.max, self._zone).replace(fold=fold) for fold in (0, 1))
+            slot_us = self._any_after(max(slot_us, min(map(instant_us, ends))))
         return slot_us + self._offset_us if slot_us < NEVER_US else NEVER_US
 
     def _any_after(self, at_us: int) -> int:
