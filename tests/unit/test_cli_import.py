@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 from duly.cli import main
 from duly.config import load
 
-NO_MAIL = "duly sends no mail; the output of each run is in its history (duly logs)"
+NO_MAIL = "to be told, write a [[notify]]; the output of each run is in its history (duly logs)"
 CRONTAB = "MAILTO=x\n*/5 * * * * a | b\n0 99 * * * c\n"
 
 

@@ -56,6 +56,7 @@ def test_a_timer_and_its_service(tmp_path: Path) -> None:
     ]
     assert units.is_dir()
     assert result.exit_code == 0
+    assert (tmp_path / "duly.toml").read_text().startswith("# Translated from systemd units by")
     config = load(tmp_path / "duly.toml")
     assert config.invalid == ()
     assert config.settings.timers

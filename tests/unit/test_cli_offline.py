@@ -352,3 +352,14 @@ def test_next_without_a_calendar(here: Path) -> None:
     (here / "duly.toml").write_text(TEXT.replace("on_calendar = { minute = 0 }", "on_startup_sec = 5"))
     assert answer("next", "hourly")["firings"] == []
     assert "no calendar" in run("next", "hourly").stdout
+
+
+def test_next_of_a_fixed_rate(here: Path) -> None:
+    """A fixed rate counts from when a daemon first ran with it; if none ever did, that is said."""
+    (here / "duly.toml").write_text(TEXT.replace("on_calendar = { minute = 0 }", 'every = "45m"'))
+    said = run("next", "hourly").stdout
+    assert "every counts from when the daemon first runs with it, which it never did" in said
+    assert answer("next", "hourly")["firings"] == []
+    remember(here, RUNS, MISSES, [timer_row()])  # registered 100 hours before 12:00
+    told = answer("next", "hourly", "-n", "3", "--from", "2026-01-10T12:34")
+    assert [firing["local"][11:19] for firing in told["firings"]] == ["13:15:00", "14:00:00", "14:45:00"]

@@ -17,7 +17,7 @@ from tests.property.strategies import texts
 SH = "/bin/sh"
 ODD_STEP = "has a step that crons read differently, or not at all"
 FIVE_FIELDS = "five fields come before the command; take out the seconds or the year"
-NO_MAIL = "duly sends no mail; the output of each run is in its history (duly logs)"
+NO_MAIL = "to be told, write a [[notify]]; the output of each run is in its history (duly logs)"
 
 
 def jobs(text: str, **options: Any) -> list[tuple[Service, Timer]]:

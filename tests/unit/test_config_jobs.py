@@ -131,6 +131,7 @@ def test_bad_defaults() -> None:
         ({"every": "10"}, "every needs a length of time such as '5m' or '1h 30m', not '10'"),
         ({"every": 0.01}, "every needs a period of at least 0.1 s"),
         ({"at": "tomorrow"}, "at needs a time such as '2026-12-24 18:00', not \"tomorrow\""),
+        ({"at": "9999-12-31 23:00"}, "at needs a year from 1900 to 9000, not 9999"),
         ({"after_end": True, "daily": "1:00"}, 'after_end says what every counts from; add every = "..."'),
         ({"cron": "* * * *"}, 'cron needs five fields, and "* * * *" has 4 fields'),
         ({"cron": "0 * * * * *"}, 'cron needs five fields, and "0 * * * * *" has 6 fields; there are no'),

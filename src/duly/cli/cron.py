@@ -32,7 +32,7 @@ from duly.cron.fields import FIELDS, MONTH, WEEKDAY, Field, runs_of, values_of
 from duly.cron.notes import Note, notes, offset_text
 from duly.errors import CronCalculationError, InvalidCronExpressionError
 from duly.formatting import printable, shortened, two_units
-from duly.instant import NEVER_US, datetime_at, instant_of
+from duly.instant import NEVER_US, Instant, datetime_at, instant_of
 
 _EXPLAINED_FIRINGS = 3
 _LONGEST_TEXT = 24
@@ -230,7 +230,8 @@ def next_firings(
     """List the next times at which a TIMER of a configuration, or a cron EXPRESSION, is due.
 
     Each is shown in local time and in UTC, with a note where the clocks change. A single word is the id of a
-    timer if there is a configuration; of a timer only its calendar can be known ahead.
+    timer if there is a configuration. Of a timer its calendar, its moment and its fixed rate can be known
+    ahead; the rate counts from when a daemon first ran with it, so its daemon or its store is asked.
 
     \b
         duly next "0 9 * * 1-5" --tz Europe/Berlin
@@ -276,8 +277,8 @@ def _show_timer(
     own = timer.timezone or zone_name
     zone = zone_called(own) if own is not None else config_zone(config)
     origin = _origin(origin_text, zone)
-    has_calendar = bool(timer.on_calendar) or timer.at is not None
-    is_plain = not (timer.at or timer.random_delay_sec or timer.exclude or timer.dst == "both")
+    registered_us = None if timer.every is None else _registered_us(path, timer_id)
+    is_plain = not (timer.at or timer.every or timer.random_delay_sec or timer.exclude or timer.dst == "both")
     if is_plain and not any(calendar.day_of_month == "last" for calendar in timer.on_calendar):
         expressions = [expression_of(calendar) for calendar in timer.on_calendar]
         rows = merged_firings(
@@ -286,8 +287,13 @@ def _show_timer(
     else:
         from duly.daemon.slots import slots_of  # noqa: PLC0415 - hardly any timer needs it
 
-        # A fixed rate counts from when the timer was registered, which no file knows.
-        rows = slots_ahead(slots_of(replace(timer, every=None), zone, None), origin, count)
+        known = timer if registered_us is not None else replace(timer, every=None)
+        rows = slots_ahead(slots_of(known, zone, registered_us), origin, count)
+    unlisted = ""
+    if timer.every is not None and registered_us is None:
+        unlisted = "every counts from when the daemon first runs with it, which it never did"
+    elif not (timer.on_calendar or timer.at or timer.every):
+        unlisted = "no calendar: when it fires depends on when its target runs; see `duly timers`"
     answer = {
         "timer": timer.id,
         "target": timer.target,
@@ -296,19 +302,25 @@ def _show_timer(
         "from": origin.isoformat(),
         "firings": [_firing_json(row) for row in rows],
     }
-    lines = _next_lines(schedule_text(timer), str(zone), rows, has_calendar=has_calendar)
-    print_answer(answer, lines)
+    print_answer(answer, _next_lines(schedule_text(timer), str(zone), rows, unlisted))
 
 
-def _next_lines(
-    words: str, zone_name: str, rows: list[ShownFiring], *, has_calendar: bool = True
-) -> Iterator[str]:
+def _registered_us(path: Path, timer_id: str) -> Instant | None:
+    """When a daemon first ran with a timer, as it says, or its store; None if none ever did."""
+    from duly.cli.proxy import DaemonProxy  # noqa: PLC0415 - only a fixed rate needs it
+
+    timers = DaemonProxy(str(path), None).read("timers").get("timers", ())  # none while they are off
+    text = next((timer["registered_at"] for timer in timers if timer["id"] == timer_id), None)
+    return None if text is None else instant_of(datetime.fromisoformat(text))
+
+
+def _next_lines(words: str, zone_name: str, rows: list[ShownFiring], unlisted: str = "") -> Iterator[str]:
     yield f"{printable(words)} ({printable(zone_name)})"
     yield ""
-    if has_calendar:
+    if rows or not unlisted:
         yield from _table(rows)
-    else:
-        yield "  no calendar: when it fires depends on when its target runs; see `duly timers`"
+    if unlisted:
+        yield f"  {unlisted}"
 
 
 # --- `duly explain` ---

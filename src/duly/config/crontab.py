@@ -26,11 +26,11 @@ REBOOT_SEC = 1
 _VARIABLE = re.compile(r"""("[^"]*"|'[^']*'|[^\s="'#@*0-9][^\s="']*+)[ \t]*+=[ \t]*+""")
 _SHELL = "/bin/sh"
 _NO_EQUAL = {
-    "MAILTO": "duly sends no mail; the output of each run is in its history (duly logs)",
-    "MAILFROM": "duly sends no mail",
-    "CONTENT_TYPE": "duly sends no mail",
-    "CONTENT_TRANSFER_ENCODING": "duly sends no mail",
-    "RANDOM_DELAY": "duly starts jobs when they are due, without a random delay",
+    "MAILTO": "to be told, write a [[notify]]; the output of each run is in its history (duly logs)",
+    "MAILFROM": "that is the sender of a [[notify]]",
+    "CONTENT_TYPE": "what duly sends is UTF-8 text",
+    "CONTENT_TRANSFER_ENCODING": "what duly sends is UTF-8 text",
+    "RANDOM_DELAY": "give each job its random_delay",
     "START_HOURS_RANGE": "this is for anacron, whose jobs are not in this file",
 }
 # Seconds first (Quartz) or a year last (supercronic): read as five, such a line would run at other times.

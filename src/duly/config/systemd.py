@@ -451,7 +451,7 @@ def _numbers(values: Any) -> Any:
 
 
 HEAD = """\
-# TranslatedUnits from systemd units by `duly import systemd`. As in systemd, a failed run is not tried again
+# Translated from systemd units by `duly import systemd`. As in systemd, a failed run is not tried again
 # (retry_intervals = []), and a missed one is only made up for where the timer is persistent.
 
 [supervisor]

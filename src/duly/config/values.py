@@ -35,6 +35,7 @@ LONGEST_SEC = 3_155_760_000
 """A hundred years. Longer ones are mistakes, and would not fit into an instant."""
 SHORTEST_SEC = 0.000_001
 _MOST_DAYS = 36_525
+_EARLIEST_YEAR, _LATEST_YEAR = 1900, 9000
 _LONGEST_TEXT = 1000
 _LONGEST_LITERAL = 200
 _MOST_NAMED = 10_000
@@ -216,10 +217,13 @@ def moment(value: object, key: str) -> str:
     """A date and a time, perhaps with an offset."""
     try:
         found = value if isinstance(value, datetime) else datetime.fromisoformat(_any_text(value, key, key))
-        return found.isoformat(" ")
     except ValueError as error:
         reason = f"{key} needs a time such as '2026-12-24 18:00', not {value_text(value)}"
         raise EntryFault(reason, key) from error
+    # In the first and the last year that datetime knows, some zones have times that it cannot hold.
+    if not _EARLIEST_YEAR <= found.year <= _LATEST_YEAR:
+        raise EntryFault(f"{key} needs a year from {_EARLIEST_YEAR} to {_LATEST_YEAR}, not {found.year}", key)
+    return found.isoformat(" ")
 
 
 def choice(value: object, key: str, allowed: Sequence[str]) -> str:
