@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from duly.config import Calendar, Service, Timer, load
 from duly.config.crontab import Translated, command_of, percent_split, toml_of, translated_crontab
+from duly.config.loading import load_content
 from duly.cron import CronExpression
 from tests.property.strategies import texts
 
@@ -310,3 +311,10 @@ def test_shell_that_is_no_name(tmp_path: Path) -> None:
     found = translated_crontab("SHELL=' '\n* * * * * a | b\n")
     assert [each.service.command for each in found.jobs] == [("/bin/sh", "-c", "a | b")]
     loads_clean(found, tmp_path)
+
+
+def test_a_shell_that_looks_like_a_variable() -> None:
+    """A command whose words would be refused as one text is written as a list of them."""
+    text = toml_of(translated_crontab("SHELL=A=b\n* * * * * x\n"))
+    assert 'command = ["A=b", "-c", "x"]' in text
+    assert load_content(Path("/duly.toml"), text.encode()).invalid == ()

@@ -19,7 +19,7 @@ from duly.cli.output import CommandError
 from duly.config.crontab import Remark, TooManyJobsError, toml_of, translated_crontab
 from duly.config.loading import MOST_BYTES, decoded, load_content, text_of
 from duly.config.schema import ConfigError
-from duly.config.systemd import UnitRemark, translated_units, units_toml
+from duly.config.systemd import translated_units, units_toml
 from duly.formatting import printable
 
 _STARTERS = {".toml": "starter.toml", ".py": "starter.py.txt"}
@@ -89,8 +89,8 @@ def crontab(ctx: click.Context, file: Path, *, output: Path | None, user_column:
         found = translated_crontab(_text(file), has_user_column=user_column)
     except TooManyJobsError as error:
         raise CommandError("too_many_jobs", f"{file}: {error}") from error
-    remarks = [(str(file), remark) for remark in found.remarks]
-    ctx.exit(_hand_over(toml_of(found), len(found.jobs), remarks, output, force=force))
+    left_out = _hand_over(toml_of(found), len(found.jobs), found.remarks, output, force=force, file=file)
+    ctx.exit(1 if left_out else 0)
 
 
 @import_group.command("systemd")
@@ -113,19 +113,20 @@ def systemd(ctx: click.Context, folder: Path, *, output: Path | None, force: boo
     except ConfigError as error:
         raise CommandError("unusable_file", error.message) from error
     found = translated_units(texts)
-    remarks = [(remark.file, remark) for remark in found.remarks]
-    ctx.exit(_hand_over(units_toml(found), len(found.entries), remarks, output, force=force))
+    left_out = _hand_over(units_toml(found), len(found.entries), found.remarks, output, force=force)
+    ctx.exit(1 if left_out else 0)
 
 
 def _hand_over(
     text: str,
     translated: int,
-    remarks: Sequence[tuple[str, Remark | UnitRemark]],
+    remarks: Sequence[Remark],
     output: Path | None,
     *,
     force: bool,
+    file: Path = _STDIN,
 ) -> int:
-    """Write what was translated, and say what was not; the exit code."""
+    """Write what was translated, and say what of *file* was not; how many entries are missing."""
     if output is not None and output.suffix.lower() != ".toml":
         raise CommandError("unknown_form", f"{output} has to end in .toml, which is what is written")
     _check_loads(text)
@@ -133,12 +134,15 @@ def _hand_over(
         click.echo(text.encode(), nl=False)  # TOML is UTF-8, whatever the locale says
     else:
         write_new(output, text, force=force)
-    lines = [f"{printable(file)}:{remark.line}: {printable(remark.text)}\n" for file, remark in remarks]
-    left_out = sum(remark.is_left_out for _, remark in remarks)
+    lines = [
+        f"{printable(remark.file or str(file))}:{remark.line}: {printable(remark.text)}\n"
+        for remark in remarks
+    ]
+    left_out = sum(remark.is_left_out for remark in remarks)
     where = f"; wrote {printable(str(output))}" if output is not None else ""
     # At once: there can be half a million of them.
     click.echo("".join(lines) + f"{translated} translated, {left_out} left out{where}", err=True)
-    return 1 if left_out else 0
+    return left_out
 
 
 def _text(file: Path) -> str:

@@ -13,11 +13,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from duly.config.calendars import UnclearFieldError, calendars_of
 from duly.config.loading import MOST_BYTES
 from duly.config.schema import Calendar, EntryFault, Service, Timer
-from duly.config.values import LONGEST_ID, shell_words, zone
+from duly.config.values import LONGEST_ID, shell_syntax, shell_words, zone
 from duly.cron.spelling import posix_spelling
 from duly.formatting import limited_comparisons, quoted
 
@@ -41,10 +42,14 @@ _USERS = frozenset(["root", "www-data", "nobody", "daemon", "postgres", "mysql"]
 
 @dataclass(frozen=True, slots=True)
 class Remark:
+    """What could not be translated, and in which line."""
+
     line: int
     text: str
     is_left_out: bool = False
-    """Whether the line is a job that was not translated."""
+    """Whether a job or a service is missing for it."""
+    file: str = ""
+    """Where the line is, if there are several files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,7 @@ def toml_of(found: Translated) -> str:
         text += f"cwd = {_text(shared.cwd)}\n"
     if shared.timezone is not None:
         text += f"timezone = {_text(shared.timezone)}\n"
-    return f"{text}env = {_env(shared.env)}\n" if shared.env else text
+    return f"{text}env = {toml_value(shared.env)}\n" if shared.env else text
 
 
 def _unquoted(text: str) -> str:
@@ -391,24 +396,28 @@ def _line_of(job: CrontabJob, shared: _Shared) -> str:
     pairs = [f"id = {_text(service.id)}", job.when, f"command = {_command(service.command)}"]
     pairs += [f"cwd = {_text(service.cwd)}"] if service.cwd not in {None, shared.cwd} else []
     pairs += [f"timezone = {_text(timer.timezone)}"] if timer.timezone not in {None, shared.timezone} else []
-    pairs += [f"env = {_env(env)}"] if env else []
+    pairs += [f"env = {toml_value(env)}"] if env else []
     return f"    {{ {', '.join(pairs)} }},  # line {job.line}\n"
 
 
 def _command(argv: tuple[str, ...]) -> str:
-    """As one text where that is split into the same words."""
+    """As one text where that is accepted, and split into the same words."""
     text = " ".join(argv)
-    if not _SYNTAX.search(text) and shell_words(text) == [*argv]:
-        return _text(text)
-    return f"[{', '.join(map(_text, argv))}]"
+    is_plain = not _SYNTAX.search(text) and shell_syntax(text) is None and shell_words(text) == [*argv]
+    return toml_value(text if is_plain else argv)
 
 
-def _env(env: Mapping[str, str]) -> str:
-    return f"{{ {', '.join(f'{_key(name)} = {_text(value)}' for name, value in env.items())} }}"
-
-
-def _key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else _text(name)
+def toml_value(value: Any) -> str:
+    """A text, number, list or mapping as it is written in TOML."""
+    if isinstance(value, Mapping):
+        pairs = (
+            f"{name if _BARE_KEY.fullmatch(name) else _text(name)} = {toml_value(each)}"
+            for name, each in value.items()
+        )
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    return _text(value) if isinstance(value, str) else str(value).lower()
 
 
 def _text(text: str) -> str:

@@ -4,14 +4,13 @@ What has no equal becomes a remark with its file and line, or leaves the whole u
 time, or with another command, would be worse than none. Nothing here reads a file.
 """
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from duly.config.calendars import LAST
+from duly.config.crontab import Remark, toml_value
 from duly.config.schema import Calendar, EntryFault
 from duly.config.values import UnclosedError, shell_words, zone
 from duly.formatting import quoted
@@ -137,22 +136,11 @@ def _year(text: str) -> float:
 # --- units ---
 
 
-@dataclass(frozen=True, slots=True)
-class UnitRemark:
-    """What could not be translated, in which file and line."""
-
-    file: str
-    line: int
-    text: str
-    is_left_out: bool = False
-    """Whether a timer or service is missing for it."""
-
-
 @dataclass(slots=True)
 class TranslatedUnits:
     entries: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     """The table of each entry, and its keys."""
-    remarks: list[UnitRemark] = field(default_factory=list)
+    remarks: list[Remark] = field(default_factory=list)
 
 
 class _Assignment(NamedTuple):
@@ -165,28 +153,64 @@ class _Assignment(NamedTuple):
 class _UnitLeftOutError(Exception):
     """The unit cannot be translated: why, and in which line (0 for none) of which file, if of another."""
 
-    def __init__(self, line: int, reason: str, file: str = "") -> None:
+    def __init__(self, reason: str, line: int = 0, file: str = "") -> None:
         super().__init__(reason)
         self.line = line
         self.file = file
 
 
+class _Unit:
+    """A unit file: its assignments, and which of them have not been translated."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name, self._lines = name, _assignments(text)
+        self._known = set(_IGNORED)
+        self._refused: set[_Assignment] = set()
+
+    @property
+    def id(self) -> str:
+        """The name without its suffix. Raises _UnitLeftOutError."""
+        if "@" in self.name:
+            raise _UnitLeftOutError("it is a template; instances of it are not known here")
+        return self.name.rpartition(".")[0]
+
+    def lines(self, *keys: str) -> list[_Assignment]:
+        """The assignments of *keys*, which are thereby known."""
+        self._known.update(keys)
+        return [line for line in self._lines if line.key in keys]
+
+    def last(self, key: str, default: str = "") -> str:
+        return next((line.value for line in reversed(self.lines(key))), default)
+
+    def refuse(self, line: _Assignment) -> None:
+        """Count a line as not translated, though its key is known."""
+        self._refused.add(line)
+
+    def remark(self, line: _Assignment, text: str) -> Remark:
+        return Remark(line.number, text, file=self.name)
+
+    def untranslated(self) -> Iterator[Remark]:
+        for line in self._lines:
+            is_known = line.key in self._known or line.key.startswith("X-")
+            if line in self._refused or not is_known:
+                yield self.remark(line, f"{line.key}={line.value} is not translated")
+
+
 _IGNORED = frozenset(
     (
-        *("Documentation", "WantedBy", "RequiredBy", "Also", "AccuracySec", "RemainAfterElapse", "Unit"),
-        *("Persistent", "Type", "Restart", "FixedRandomDelay", "StandardOutput", "StandardError"),
+        *("Documentation", "WantedBy", "RequiredBy", "Also", "AccuracySec", "RemainAfterElapse"),
+        *("Persistent", "Restart", "FixedRandomDelay", "StandardOutput", "StandardError", "Description"),
     )
 )
-_LIMIT_KEYS = {
-    "User": "user",
-    "Group": "group",
-    "UMask": "umask",
-    "Nice": "nice",
-    "LimitNOFILE": "nofile",
-    "MemoryMax": "memory_max",
-    "MemoryLimit": "memory_max",
-    "EnvironmentFile": "env_file",
+_HOW: Mapping[str, tuple[str, str]] = {
+    **{key: (key.lower(), "(.+)") for key in ("User", "Group")},
+    "EnvironmentFile": ("env_file", "(.+)"),
+    "UMask": ("umask", "0?([0-7]{3})"),
+    "Nice": ("nice", r"(-?\d+)"),
+    "LimitNOFILE": ("nofile", r"(\d+)"),
+    **dict.fromkeys(("MemoryLimit", "MemoryMax"), ("memory_max", r"(\d+[KMGT]?)")),
 }
+"""How a process runs: what duly calls it, and which values it has an equal for."""
 _SPANS = {
     **dict.fromkeys(("usec", "us"), 1e-6),
     **dict.fromkeys(("msec", "ms"), 1e-3),
@@ -199,35 +223,30 @@ _SPANS = {
     **dict.fromkeys(("years", "year", "y"), 31_557_600),
 }
 _SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
-_BOOLEANS = {**dict.fromkeys(("1", "yes", "y", "true", "t", "on"), True)}
+_TRUE = frozenset(("1", "yes", "y", "true", "t", "on"))
 
 
 def translated_units(texts: Mapping[str, str]) -> TranslatedUnits:
     """The timers and services among the unit files *texts*, by file name."""
-    found, units = TranslatedUnits(), {name: _lines(text) for name, text in sorted(texts.items())}
+    found, units = TranslatedUnits(), {name: _Unit(name, text) for name, text in sorted(texts.items())}
     targets: set[str] = set()
-    for name, lines in units.items():
-        if name.endswith(".timer"):
-            with _leaving_out(found, name):
-                targets.add(_target(name, lines))
-                found.entries.append(("job", _job(found, name, lines, units)))
-    for name, lines in units.items():
-        if name.endswith(".service") and name not in targets:
-            with _leaving_out(found, name):
-                found.entries.append(("service", _service(found, name, lines, is_job=False)))
+    for is_timer in (True, False):
+        for name, unit in units.items():
+            if name.endswith(".timer") != is_timer or name in targets:
+                continue
+            try:
+                if is_timer:
+                    targets.add(target := unit.last("Unit", f"{unit.id}.service"))
+                    found.entries.append(("job", _job(found, unit, units.get(target), target)))
+                else:
+                    found.entries.append(("service", _service(found, unit)))
+            except _UnitLeftOutError as error:
+                reason = f"left out: {error}" if not error.file else f"{name} is left out: {error}"
+                found.remarks.append(Remark(error.line, reason, is_left_out=True, file=error.file or name))
     return found
 
 
-@contextmanager
-def _leaving_out(found: TranslatedUnits, name: str) -> Iterator[None]:
-    try:
-        yield
-    except _UnitLeftOutError as error:
-        reason = f"left out: {error}" if not error.file else f"{name} is left out: {error}"
-        found.remarks.append(UnitRemark(error.file or name, error.line, reason, is_left_out=True))
-
-
-def _lines(text: str) -> list[_Assignment]:
+def _assignments(text: str) -> list[_Assignment]:
     """The assignments of a unit. An empty one takes back those before it, as in systemd."""
     found: list[_Assignment] = []
     section, begun, number = "", "", 0
@@ -250,184 +269,123 @@ def _lines(text: str) -> list[_Assignment]:
     return found
 
 
-def _values_of(lines: Sequence[_Assignment], *keys: str) -> list[_Assignment]:
-    return [line for line in lines if line.key in keys]
-
-
-def _last(lines: Sequence[_Assignment], key: str, default: str = "") -> str:
-    return next((line.value for line in reversed(lines) if line.key == key), default)
-
-
-def _target(name: str, lines: Sequence[_Assignment]) -> str:
-    if "@" in name:
-        raise _UnitLeftOutError(0, "it is a template; instances of it are not known here")
-    return _last(lines, "Unit", name.removesuffix(".timer") + ".service")
-
-
-def _job(
-    found: TranslatedUnits,
-    name: str,
-    lines: Sequence[_Assignment],
-    units: Mapping[str, Sequence[_Assignment]],
-) -> dict[str, Any]:
+def _job(found: TranslatedUnits, timer: _Unit, service: _Unit | None, target: str) -> dict[str, Any]:
     """The job that a timer and its service are."""
-    target = _target(name, lines)
-    if target not in units:
-        raise _UnitLeftOutError(0, f"there is no {target} beside it")
+    if service is None:
+        raise _UnitLeftOutError(f"there is no {target} beside it")
     try:
-        service = _service(found, target, units[target], is_job=True)
+        job = _service(found, service, is_job=True)
     except _UnitLeftOutError as error:
-        raise _UnitLeftOutError(error.line, str(error), target) from error
-    job = {**service, "id": name.removesuffix(".timer")}
-    job |= _when(found, name, lines)
-    job["persistent"] = _last(lines, "Persistent").lower() in _BOOLEANS
+        raise _UnitLeftOutError(str(error), error.line, target) from error
+    job |= {"id": timer.id, **_when(found, timer)}
+    job["persistent"] = timer.last("Persistent").lower() in _TRUE
     job["retry_intervals"] = []
-    if delays := _values_of(lines, "RandomizedDelaySec"):
+    if delays := timer.lines("RandomizedDelaySec"):
         job["random_delay"] = f"{_seconds(delays[-1]):g}s"
+    found.remarks += timer.untranslated()
     return job
 
 
-def _when(found: TranslatedUnits, name: str, lines: Sequence[_Assignment]) -> dict[str, Any]:
+def _when(found: TranslatedUnits, timer: _Unit) -> dict[str, Any]:
     when: dict[str, Any] = {}
     calendars: dict[Calendar, str | None] = {}
-    for line in _values_of(lines, "OnCalendar"):
+    for line in timer.lines("OnCalendar"):
         try:
             calendar, zone_name = calendar_of(line.value)
         except NotTranslatableError as error:
-            raise _UnitLeftOutError(line.number, f"OnCalendar {quoted(line.value)} {error}") from error
+            raise _UnitLeftOutError(f"OnCalendar {quoted(line.value)} {error}", line.number) from error
         calendars[calendar] = zone_name
     if len(zones := set(calendars.values())) > 1:
-        raise _UnitLeftOutError(0, "its calendars are in several time zones; write a timer for each")
+        raise _UnitLeftOutError("its calendars are in several time zones; write a timer for each")
     if calendars:
         when["on_calendar"] = [_fields(calendar) for calendar in calendars]
     if any(zones):
         when["timezone"] = zones.pop()
-    if boots := _values_of(lines, "OnBootSec", "OnStartupSec", "OnActiveSec"):
+    if boots := timer.lines("OnBootSec", "OnStartupSec", "OnActiveSec"):
         when["on_startup"] = f"{min(map(_seconds, boots)):g}s"
-    if rates := _values_of(lines, "OnUnitActiveSec", "OnUnitInactiveSec"):
-        line = rates[-1]
-        when["every"] = f"{_seconds(line):g}s"
-        when |= {"after_end": True} if line.key == "OnUnitInactiveSec" else {}
-        found.remarks += [UnitRemark(name, each.number, f"{each.key} is left out") for each in rates[:-1]]
+    if rates := timer.lines("OnUnitActiveSec", "OnUnitInactiveSec"):
+        when["every"] = f"{_seconds(rates[-1]):g}s"
+        when |= {"after_end": True} if rates[-1].key == "OnUnitInactiveSec" else {}
+        found.remarks += [timer.remark(line, f"{line.key} is left out") for line in rates[:-1]]
     if not when:
-        raise _UnitLeftOutError(0, "it has no trigger that duly knows")
-    _list_untranslated(found, name, lines, {"OnCalendar", "OnBootSec", "OnStartupSec", "OnActiveSec"})
+        raise _UnitLeftOutError("it has no trigger that duly knows")
     return when
 
 
-def _service(
-    found: TranslatedUnits, name: str, lines: Sequence[_Assignment], *, is_job: bool
-) -> dict[str, Any]:
-    if "@" in name:
-        raise _UnitLeftOutError(0, "it is a template; instances of it are not known here")
-    kind = _last(lines, "Type", "simple")
+def _service(found: TranslatedUnits, unit: _Unit, *, is_job: bool = False) -> dict[str, Any]:
+    service: dict[str, Any] = {"id": unit.id}
+    kind = unit.last("Type", "simple")
     if kind in {"forking", "dbus"}:
-        raise _UnitLeftOutError(
-            0, f"Type={kind}: duly supervises the process that it starts, in the foreground"
-        )
-    service: dict[str, Any] = {"id": name.removesuffix(".service"), "command": _command(found, name, lines)}
+        raise _UnitLeftOutError(f"Type={kind}: duly supervises the process that it starts, in the foreground")
+    service["command"] = _command(found, unit)
     if not is_job and kind == "oneshot":
         service["type"] = "oneshot"
     elif not is_job:
-        restart = _last(lines, "Restart", "no")
+        restart = unit.last("Restart", "no")
         service["restart"] = restart if restart in {"no", "always"} else "on-failure"
-    if env := _environment(lines):
+    if env := _environment(unit):
         service["env"] = env
-    if directory := _last(lines, "WorkingDirectory"):
+    if directory := unit.last("WorkingDirectory"):
         service["cwd"] = directory.removeprefix("-")
-    known = {line for line in lines if _limit(line) is not None}
-    service |= {_LIMIT_KEYS[line.key]: _limit(line) for line in lines if line in known}
-    limits = _values_of(lines, "RuntimeMaxSec") or (
-        _values_of(lines, "TimeoutStartSec", "TimeoutSec") if kind == "oneshot" else []
-    )
+    for line in unit.lines(*_HOW):
+        key, pattern = _HOW[line.key]
+        if value := re.fullmatch(pattern, line.value):
+            service[key] = int(value[1]) if key in {"nice", "nofile"} else value[1]
+        else:
+            unit.refuse(line)
+    limits, start_limits = unit.lines("RuntimeMaxSec"), unit.lines("TimeoutStartSec", "TimeoutSec")
+    limits = limits or (start_limits if kind == "oneshot" else [])
     if limits and (is_job or kind == "oneshot") and limits[-1].value != "infinity":
         service["timeout"] = f"{_seconds(limits[-1]):g}s"
-    if description := _last(lines, "Description"):
+    if description := unit.last("Description"):
         service["description"] = description
-    others = [line for line in lines if line not in known]
-    handled = {
-        "ExecStart",
-        "Environment",
-        "WorkingDirectory",
-        "RuntimeMaxSec",
-        "TimeoutStartSec",
-        "TimeoutSec",
-    }
-    _list_untranslated(found, name, others, handled)
+    found.remarks += unit.untranslated()
     return service
 
 
-def _list_untranslated(
-    found: TranslatedUnits, name: str, lines: Sequence[_Assignment], known: set[str]
-) -> None:
-    known |= _IGNORED | {"Description", "RandomizedDelaySec", "OnUnitActiveSec", "OnUnitInactiveSec"}
-    found.remarks += [
-        UnitRemark(name, line.number, f"{line.key}={line.value} is not translated")
-        for line in lines
-        if line.key not in known and not line.key.startswith("X-")
-    ]
-
-
-def _command(found: TranslatedUnits, name: str, lines: Sequence[_Assignment]) -> list[str]:
-    starts = _values_of(lines, "ExecStart")
+def _command(found: TranslatedUnits, unit: _Unit) -> list[str]:
+    starts = unit.lines("ExecStart")
     if len(starts) != 1:
-        raise _UnitLeftOutError(starts[1].number if starts else 0, f"it has {len(starts)} ExecStart, not one")
+        line = starts[1].number if starts else 0
+        raise _UnitLeftOutError(f"it has {len(starts)} ExecStart, not one", line)
     number, text = starts[0].number, starts[0].value
     prefix = text[: len(text) - len(text.lstrip("@-:+!"))]
     if set(prefix) & set("@+!"):
-        raise _UnitLeftOutError(number, f"ExecStart begins with {prefix}, which duly has no equal for")
+        raise _UnitLeftOutError(f"ExecStart begins with {prefix}, which duly has no equal for", number)
     if "-" in prefix:
-        found.remarks.append(UnitRemark(name, number, "ExecStart=-: a failure counts as a failure here"))
-    try:
-        words = shell_words(text.removeprefix(prefix))
-    except UnclosedError as error:
-        raise _UnitLeftOutError(number, f"ExecStart has {error}") from error
-    command = [word.replace("%%", "%").replace("$$", "$") for word in words]
+        found.remarks.append(unit.remark(starts[0], "ExecStart=-: a failure counts as a failure here"))
+    words = _words(starts[0], text.removeprefix(prefix))
     for word in words:
         if re.search(r"%[A-Za-z]", word.replace("%%", "")):
-            raise _UnitLeftOutError(number, f"ExecStart has the specifier {quoted(word)}; write it out")
+            raise _UnitLeftOutError(f"ExecStart has the specifier {quoted(word)}; write it out", number)
         if ":" not in prefix and re.search(r"\$[A-Za-z_{]", word.replace("$$", "")):
             reason = f"ExecStart has the variable {quoted(word)}; let a shell expand it: sh -c '...'"
-            raise _UnitLeftOutError(number, reason)
+            raise _UnitLeftOutError(reason, number)
         if word == ";":
-            raise _UnitLeftOutError(number, "ExecStart has several commands; one is needed")
-    return command
+            raise _UnitLeftOutError("ExecStart has several commands; one is needed", number)
+    return [word.replace("%%", "%").replace("$$", "$") for word in words]
 
 
-def _environment(lines: Sequence[_Assignment]) -> dict[str, str]:
-    env: dict[str, str] = {}
-    for line in _values_of(lines, "Environment"):
-        try:
-            pairs = [word.partition("=") for word in shell_words(line.value)]
-        except UnclosedError as error:
-            raise _UnitLeftOutError(line.number, f"Environment has {error}") from error
-        env |= {name: value for name, _, value in pairs if name}
-    return env
+def _environment(unit: _Unit) -> dict[str, str]:
+    words = [word for line in unit.lines("Environment") for word in _words(line, line.value)]
+    return {name: value for name, _, value in (word.partition("=") for word in words) if name}
 
 
-def _limit(line: _Assignment) -> Any:
-    """The value of a key that says how a process runs; None if duly has no equal for it."""
-    key, value = _LIMIT_KEYS.get(line.key), line.value
-    if key is None:
-        return None
-    if key in {"nice", "nofile"}:
-        return int(value) if re.fullmatch(r"-?\d+", value) else None
-    if key == "umask":
-        return value[-3:] if re.fullmatch("0?[0-7]{3}", value) else None
-    if key == "memory_max":
-        return value if re.fullmatch(r"\d+[KMGT]?", value) else None
-    return value
+def _words(line: _Assignment, text: str) -> list[str]:
+    try:
+        return shell_words(text)
+    except UnclosedError as error:
+        raise _UnitLeftOutError(f"{line.key} has {error}", line.number) from error
 
 
 def _seconds(line: _Assignment) -> float:
     """A time span such as `1h 30min`."""
     parts = list(_SPAN.finditer(line.value))
     if not parts or "".join(part[0] for part in parts).strip() != line.value.strip():
-        raise _UnitLeftOutError(
-            line.number, f"{line.key} {quoted(line.value)} is no time span that duly knows"
-        )
+        reason = f"{line.key} {quoted(line.value)} is no time span that duly knows"
+        raise _UnitLeftOutError(reason, line.number)
     if unknown := [part[2] for part in parts if part[2] not in _SPANS]:
-        raise _UnitLeftOutError(line.number, f"{line.key} has the unknown unit {quoted(unknown[0])}")
+        raise _UnitLeftOutError(f"{line.key} has the unknown unit {quoted(unknown[0])}", line.number)
     return sum(float(part[1]) * _SPANS[part[2]] for part in parts)
 
 
@@ -435,19 +393,10 @@ def _fields(calendar: Calendar) -> dict[str, Any]:
     given = {each.name: getattr(calendar, each.name) for each in fields(Calendar)}
     # The minute is always said, for a calendar without one looks like a mistake.
     return {
-        name: "*" if values is None else _numbers(values)
+        name: "*" if values is None else values[0] if len(values) == 1 else values
         for name, values in given.items()
         if values is not None or name == "minute"
     }
-
-
-def _numbers(values: Any) -> Any:
-    if values == LAST:
-        return LAST
-    return values[0] if len(values) == 1 else list(values)
-
-
-# --- TOML ---
 
 
 HEAD = """\
@@ -462,19 +411,6 @@ timers = true
 def units_toml(found: TranslatedUnits) -> str:
     """The configuration, as the text of a TOML file."""
     return HEAD + "".join(
-        f"\n[[{table}]]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in keys.items())
+        f"\n[[{table}]]\n" + "".join(f"{key} = {toml_value(value)}\n" for key, value in keys.items())
         for table, keys in found.entries
     )
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_toml_key(key)} = {_toml(each)}" for key, each in value.items()) + " }"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    # A text of JSON is one of TOML, but for one character.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml(key)
