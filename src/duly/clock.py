@@ -51,13 +51,15 @@ class Watchable(Clock, Protocol):
 
 class HostClock:
     def __init__(self) -> None:
-        self._watches: list[_Watch] = []
+        self._watchers: list[Watcher] = []
+        self._seen_us, self._seen_s = 0, 0.0
+        """The wall clock and the monotonic clock at the last look, as long as somebody watches."""
 
     def now(self) -> datetime:
         """The present time, in UTC. Watchers are called with a step before anybody reads the new time."""
         now = self.read()
-        for watch in tuple(self._watches):
-            watch.look(now)
+        if self._watchers:
+            self._look(now)
         return now
 
     def read(self) -> datetime:
@@ -75,46 +77,38 @@ class HostClock:
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
         """Report steps to *watcher*, within a minute."""
-        watch = _Watch(self, watcher)
-        self._watches.append(watch)
+        self._look(self.read())  # a step that came before is no news for this one
+        self._watchers.append(watcher)
+        loop = asyncio.get_running_loop()
+        handle: asyncio.TimerHandle
+
+        def again() -> asyncio.TimerHandle:
+            # At the beginning of a minute: that is when everything else wakes, too.
+            return loop.call_later(until_minute_s(self._seen_us), look)
+
+        def look() -> None:
+            nonlocal handle
+            self.now()
+            handle = again()
+
+        handle = again()
 
         def end() -> None:
-            watch.end()
-            self._watches.remove(watch)
+            handle.cancel()
+            self._watchers.remove(watcher)
 
         return end
 
-
-class _Watch:
-    """Compares the wall clock with the monotonic clock at the beginning of every minute."""
-
-    def __init__(self, clock: HostClock, watcher: Watcher) -> None:
-        self._clock = clock
-        self._watcher = watcher
-        self._wall_us, self._steady_s = instant_of(clock.read()), time.monotonic()
-        self._handle = self._again()
-
-    def end(self) -> None:
-        """Look no more."""
-        self._handle.cancel()
-
-    def _again(self) -> asyncio.TimerHandle:
-        # At the beginning of a minute: that is when everything else wakes, too.
-        return asyncio.get_running_loop().call_later(until_minute_s(self._wall_us), self._look)
-
-    def _look(self) -> None:
-        self._clock.now()
-        self._handle = self._again()
-
-    def look(self, now: datetime) -> None:
+    def _look(self, now: datetime) -> None:
         """Compare both clocks since the last look, which may be from anybody who asked for the time."""
-        before_us, before_s = self._wall_us, self._steady_s
-        self._wall_us, self._steady_s = instant_of(now), time.monotonic()
+        before_us, before_s = self._seen_us, self._seen_s
+        self._seen_us, self._seen_s = instant_of(now), time.monotonic()
         # As if the step had come right after the last look. Dues since then count as passed in the new
         # time, so that none is lost between the step and its being noticed.
-        after_us = self._wall_us - round((self._steady_s - before_s) * SECOND_US)
+        after_us = self._seen_us - round((self._seen_s - before_s) * SECOND_US)
         if abs(after_us - before_us) > NOTICEABLE_US:
-            self._watcher(Step(before_us, after_us))
+            for watcher in tuple(self._watchers):
+                watcher(Step(before_us, after_us))
 
 
 class WatchedClock:

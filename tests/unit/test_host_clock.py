@@ -1,6 +1,7 @@
 """The host's clock: sleeping in slices, and noticing that the wall clock jumped."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -72,24 +73,39 @@ async def test_time_that_passed_is_no_jump(monkeypatch: pytest.MonkeyPatch, pass
 
 async def test_watch_looks_at_each_minute_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch looks again and again, and no more once it has ended."""
-    delays: list[float] = []
+    looks: list[tuple[float, Callable[[], None], asyncio.TimerHandle]] = []
     loop = asyncio.get_running_loop()
     call_later = loop.call_later
 
-    def noting(delay: float, *arguments: object) -> asyncio.TimerHandle:
-        delays.append(delay)
-        return call_later(3600, *arguments)  # type: ignore[arg-type]
+    def noting(delay: float, look: Callable[[], None]) -> asyncio.TimerHandle:
+        looks.append((delay, look, call_later(3600, look)))
+        return looks[-1][2]
 
     monkeypatch.setattr(loop, "call_later", noting)
-    host = FakeHost(monkeypatch)
-    unwatch = host.watch(lambda _: None)
-    (watch,) = host._watches
+    host, steps = FakeHost(monkeypatch), list[Step]()
+    unwatch = host.watch(steps.append)
     host.passes(30.0)
-    watch._look()
-    assert delays == [30.0, 60.0]
+    host.wall += timedelta(hours=1)
+    looks[0][1]()
+    assert [delay for delay, _, _ in looks] == [30.0, 60.0]
+    assert len(steps) == 1
     unwatch()
-    assert watch._handle.cancelled()
-    assert host._watches == []
+    assert looks[1][2].cancelled()
+    host.wall += timedelta(hours=1)
+    host.now()
+    assert len(steps) == 1
+
+
+async def test_a_new_watcher_hears_no_old_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that nobody has noticed yet is told to those who watched, and not to one who begins now."""
+    host, before, after = FakeHost(monkeypatch), list[Step](), list[Step]()
+    ends = [host.watch(before.append)]
+    host.wall += timedelta(hours=1)
+    ends.append(host.watch(after.append))
+    host.now()
+    assert (len(before), len(after)) == (1, 0)
+    for end in ends:
+        end()
 
 
 def test_which_clock_is_used() -> None:

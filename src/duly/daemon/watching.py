@@ -84,6 +84,7 @@ class Watch:
         self._announcer = Announcer([self._on_event], self._clock.now)
         self._recorder = None if trace is None else self._new_recorder(trace, config, sharing)
         self._looking: asyncio.TimerHandle | None = None
+        self._planning: asyncio.Handle | None = None
 
     @property
     def listeners(self) -> list[Listener]:
@@ -145,6 +146,13 @@ class Watch:
             return
         with self._reporting_failure():
             self.monitor.listener(replace(event, time=self._now()) if self._is_shared else event)
+            # Once for all events of this turn of the loop: a thousand may come together.
+            if self._planning is None:
+                self._planning = asyncio.get_running_loop().call_soon(self._plan_look)
+
+    def _plan_look(self) -> None:
+        self._planning = None
+        with self._reporting_failure():
             self._look_later()
 
     def _look(self) -> None:
@@ -186,6 +194,9 @@ class Watch:
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
+        if self._planning is not None:
+            self._planning.cancel()
+            self._planning = None
 
     def _declared(self) -> list[ZonedTimer]:
         """The timers at work, those that are declared and whose state could be read; and what that says."""

@@ -13,9 +13,11 @@ environment, or became another user's, is not known.
 
 import asyncio
 import ctypes
+import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -35,6 +37,9 @@ class Children:
         self._unborn = 0
         self.pids: set[int] = set()
         """The children that are known to be ours."""
+        self._others: frozenset[int] = frozenset()
+        self._others_s = 0.0
+        """The other children, and when they were read."""
         self._watchers: list[Callable[[], None]] = []
 
     @contextmanager
@@ -56,6 +61,16 @@ class Children:
         """Note that the exit of *pid* was taken: the number may mean somebody else from now on."""
         self.pids.discard(pid)
         self._changed()
+
+    def others(self, since_s: float) -> frozenset[int]:
+        """The children that are none of ours, as they were at some time after *since_s* (monotonic).
+
+        The kernel lists all our children each time. Hundreds of runs that end together share one list.
+        """
+        if self._others_s <= since_s:
+            self._others_s = time.monotonic()
+            self._others = inherited_by(os.getpid()) - self.pids
+        return self._others
 
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
         """Call *watcher* after every birth and every exit; the answer ends that."""
@@ -80,13 +95,16 @@ class OrphanProcesses:
 
     def living(self) -> list[Stat]:
         """Those that live now. Call it where children are reaped: on the event loop."""
-        us = os.getpid()
         while True:
-            inherited = inherited_by(us) - self._children.pids
+            inherited = self._children.others(math.inf)
             found = [stat for pid in inherited if (stat := self._orphan(pid)) is not None]
             # One may have died meanwhile, and left us a child of its own.
-            if found or not inherited or inherited >= inherited_by(us) - self._children.pids:
+            if found or not inherited or inherited >= self._children.others(math.inf):
                 return found
+
+    def may_live(self, ended_s: float) -> bool:
+        """Whether there may be any, once the process of the run has ended: those left were inherited then."""
+        return bool(self._children.others(ended_s))
 
     def _orphan(self, pid: int) -> Stat | None:
         stat = stat_of(pid)

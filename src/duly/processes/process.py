@@ -7,8 +7,10 @@ What left the group, and was left to us, is ended with it if the run is cut off 
 """
 
 import asyncio
+import math
 import os
 import signal
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
@@ -151,6 +153,7 @@ class HostProcess:
         self._exit: asyncio.Future[int] = self._loop.create_future()
         self._pidfd = child.pidfd
         self._is_group_gone = False
+        self._ended_s = math.inf
         self._waiting: asyncio.Task[None] | None = None
         if self._pidfd >= 0:
             self._loop.add_reader(self._pidfd, self._take_exit)
@@ -183,7 +186,7 @@ class HostProcess:
         return not self._is_group_gone
 
     def has_orphans(self) -> bool:
-        return bool(self._orphans.living())
+        return self._orphans.may_live(self._ended_s) and bool(self._orphans.living())
 
     def signal_orphans(self, number: int) -> None:
         self._orphans.signal(number)
@@ -221,6 +224,7 @@ class HostProcess:
     def _end(self, status: int | None) -> None:
         if status is None:
             warn_operator(f"duly: the exit of process {self.identity.pid} was taken by somebody else")
+        self._ended_s = time.monotonic()
         self._exit.set_result(LOST_EXIT if status is None else os.waitstatus_to_exitcode(status))
         self._children.forget(self.identity.pid)
 
