@@ -25,6 +25,7 @@ from duly.core.registration import Registration, validated
 from duly.core.task import Task
 from duly.engine.calls import Owner, Turns
 from duly.engine.limits import RunLimits
+from duly.engine.task_backend import TaskWatcher
 from duly.engine.tasks import emit_outcome
 from duly.errors import ListRefusedError, ScheduleTaskError, StopSchedulerError, StoreInUseError
 from duly.events import FAILED, STOPS_ALL_THE_SAME, TOOK_EFFECT, Announcer, Listener, described
@@ -77,11 +78,16 @@ class Scheduler:
         self._clock = watched = (
             DatabaseClock() if clock is None and isinstance(place, ClusterStore) else watchable(clock)
         )
-        self._announcer = Announcer(_checked_listeners(listeners), watched.now)
+        heard_by = _checked_listeners(listeners)
+        self._announcer = Announcer(heard_by, watched.now)
         self._announce = self._announcer.announce
         limits = RunLimits(_checked_limit(max_concurrent_runs), _checked_timeout_us(run_timeout))
         self._backend = task_backend_of(place, watched, self._announcer, limits)
         self._poller = self._backend.poller
+        objects: list[object] = [*heard_by]
+        for watcher in objects:
+            if isinstance(watcher, TaskWatcher):
+                watcher.watch_tasks(self._backend.known)
         self._state = SchedulerState.UNINITIALIZED
         self._owner = Owner(self._is_at_rest)
         self._is_orphaned = False

@@ -42,6 +42,7 @@ from duly.daemon.operations import OPERATIONS, LogPiece
 from duly.events import LEVELS
 from duly.integrations.celery_slips import Slip
 from duly.observe import Metrics
+from duly.observe.readings import Readings
 from duly.store.history import Result
 from duly.store.schema import migrations
 from duly.timers.dues import Miss
@@ -409,7 +410,7 @@ def _told(place: str, value: Any) -> Iterator[str]:
 
 
 def _metrics() -> Iterator[str]:
-    metrics = Metrics(node=lambda: Health(1, 0.0, 0.0, 0), timer_dues=dict, problems=lambda: (0, []))
+    metrics = Metrics(node=lambda: Health(1, 0.0, 0.0, 0), readings=lambda: Readings([], [], 0, 0))
     collectors = getattr(metrics.registry, "_collector_to_names", {})
     for family in metrics.registry.collect():
         labels = next(

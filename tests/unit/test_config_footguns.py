@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from duly.config import Calendar, config_of
-from duly.config.calendars import shortest_gap_sec
+from duly.config.calendars import gaps_of
 
 PATH = Path("duly.toml")
 JOB = {"id": "job", "command": ["true"], "type": "oneshot"}
@@ -79,27 +79,30 @@ def test_one_of_several_never_comes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("calendar", "gap_sec"),
+    ("calendar", "gaps_sec"),
     [
-        (Calendar(), 60),
-        (Calendar((0,)), 3600),
-        (Calendar((0, 50)), 600),
-        (Calendar((0, 15, 30, 45)), 900),
-        (Calendar((0,), (3,)), DAY),
-        (Calendar((0,), (1, 23)), 2 * 3600),
-        (Calendar((0,), (1, 23), None, None, (1,)), 22 * 3600),
-        (Calendar((0,), (0,), None, None, (1,)), 7 * DAY),
-        (Calendar((0,), (0,), None, None, (0, 6)), DAY),
-        (Calendar((0,), (0,), (1,)), 28 * DAY),
-        (Calendar((0,), (0,), (1, 31)), DAY),
-        (Calendar((0,), (0,), (1,), (1,)), 365 * DAY),
-        (Calendar((0,), (0,), (29,), (2,)), 4 * 365 * DAY + DAY),
+        (Calendar(), (60, 60)),
+        (Calendar((0,)), (3600, 3600)),
+        (Calendar((0, 50)), (600, 3000)),
+        (Calendar((0, 15, 30, 45)), (900, 900)),
+        (Calendar((0,), (3,)), (DAY, DAY)),
+        (Calendar((0,), (1, 23)), (2 * 3600, 22 * 3600)),
+        (Calendar((0,), (1, 23), None, None, (1,)), (22 * 3600, 6 * DAY + 2 * 3600)),
+        (Calendar((0,), (0,), None, None, (1,)), (7 * DAY, 7 * DAY)),
+        (Calendar((0,), (9,), None, None, (1, 2, 3, 4, 5)), (DAY, 3 * DAY)),
+        (Calendar((0,), (0,), None, None, (0, 6)), (DAY, 6 * DAY)),
+        (Calendar((0,), (0,), (1,)), (28 * DAY, 31 * DAY)),
+        (Calendar((0,), (0,), "last"), (28 * DAY, 31 * DAY)),
+        (Calendar((0,), (0,), (31,)), (31 * DAY, 61 * DAY)),
+        (Calendar((0,), (0,), (1, 31)), (DAY, 30 * DAY)),
+        (Calendar((0,), (0,), (1,), (1,)), (365 * DAY, 366 * DAY)),
+        (Calendar((0,), (0,), (29,), (2,)), (4 * 365 * DAY + DAY, 4 * 365 * DAY + DAY)),
         (Calendar((0,), (0,), (30,), (2,)), None),
     ],
 )
-def test_shortest_gaps(calendar: Calendar, gap_sec: int | None) -> None:
-    """The least time between two firings, within a day, across midnight, across months and years."""
-    assert shortest_gap_sec(calendar) == gap_sec
+def test_gaps(calendar: Calendar, gaps_sec: tuple[int, int] | None) -> None:
+    """The least and longest time between two firings, in a day, across midnight, months and years."""
+    assert gaps_of(calendar) == gaps_sec
 
 
 @pytest.mark.parametrize(("timeout_sec", "is_warned"), [(3600, False), (3601, True), (None, False)])

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
@@ -17,16 +17,19 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from duly import Event, Scheduler
+from duly import App, Event, Schedule, Scheduler, crontab, every, once
 from duly.cluster.node import Health
 from duly.errors import StoreError
 from duly.events import LEVELS
+from duly.instant import SECOND_US, instant_of
 from duly.observe import Metrics
+from duly.observe.readings import Reading, Readings
 from duly.store import SQLiteStore
 from duly.testing import VirtualClock
 from tests.worlds.scheduler import MINUTE, at
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+BEFORE = START - timedelta(minutes=1)
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 FINE = {"duration": 1500, "success": True}
 
@@ -148,12 +151,76 @@ def test_next_dues_of_tasks() -> None:
     assert name not in watched.samples()
 
 
+def reading(kind: str, name: str, **known: Any) -> Reading:
+    """A reading, with its instants as datetimes."""
+    told: dict[str, Any] = {
+        key: instant_of(value) if isinstance(value, datetime) else value for key, value in known.items()
+    }
+    return Reading(kind=kind, name=name, **told)
+
+
+def daemon(*entries: Reading, states: Sequence[tuple[str, str, str]] = (), **counts: int) -> dict[str, Any]:
+    """The option that has a daemon tell these readings."""
+    told = Readings(entries, states, counts.get("problems", 0), counts.get("invalid", 0))
+    return {"readings": lambda: told}
+
+
 def test_next_dues_of_timers() -> None:
-    """The next due of a timer is asked of its source; one that has passed is below zero."""
-    watched = Watched(timer_dues=lambda: {"t": START + MINUTE, "late": START - MINUTE})
+    """The next due of a timer is read; one that nothing has answered stays in the past."""
+    told = Watched(
+        **daemon(reading("timer", "t", due_us=START + MINUTE), reading("timer", "late", due_us=BEFORE))
+    ).samples()
+    assert told["duly_next_due_timestamp_seconds{kind=timer,name=t}"] == (START + MINUTE).timestamp()
+    assert told["duly_next_due_timestamp_seconds{kind=timer,name=late}"] == (BEFORE).timestamp()
+    assert told["duly_seconds_until_next_due{kind=timer,name=late}"] == -60, "the old name"
+
+
+def test_readings_of_a_daemon() -> None:
+    """Intervals, last results, what is up and enabled, and what is refused: each has its series."""
+    watched = Watched(
+        **daemon(
+            reading("service", "backup", interval_us=3600 * SECOND_US, is_ok=False, success_us=BEFORE),
+            reading("service", "web", is_up=True),
+            reading("service", "down", is_up=False),
+            reading("timer", "t", is_enabled=False),
+            invalid=3,
+        )
+    )
     told = watched.samples()
-    assert told["duly_seconds_until_next_due{kind=timer,name=t}"] == 60
-    assert told["duly_seconds_until_next_due{kind=timer,name=late}"] == -60
+    assert told["duly_expected_interval_seconds{kind=service,name=backup}"] == 3600
+    assert told["duly_last_result{kind=service,name=backup}"] == 0
+    success = "duly_last_success_timestamp_seconds{kind=service,name=backup}"
+    assert told[success] == BEFORE.timestamp()
+    assert [told[f"duly_service_up{{name={name}}}"] for name in ("web", "down")] == [1, 0]
+    assert told["duly_timer_enabled{name=t}"] == 0
+    assert (told["duly_invalid_entries{}"], told["duly_reload_failed{}"]) == (3, 0)
+    assert not [key for key in told if "interval" in key and "web" in key]
+    watched.run("backup")
+    assert watched.samples()[success] == START.timestamp(), "an event is newer than what is read"
+    watched.emit("ConfigurationRefused", error="no")
+    assert watched.samples()["duly_reload_failed{}"] == 1
+    watched.emit("ConfigurationReloaded", added=[], changed=[], removed=[])
+    assert watched.samples()["duly_reload_failed{}"] == 0
+
+
+def test_restarts() -> None:
+    """Each time that a service comes back is counted, until the service is removed."""
+    watched = Watched()
+    for _ in range(3):
+        watched.emit("ServiceRestarting", service="web", runId=1, result="exit")
+    assert watched.samples()["duly_restarts_total{name=web}"] == 3
+    watched.emit("ConfigurationReloaded", added=[], changed=[], removed=["service web"])
+    assert "duly_restarts_total{name=web}" not in watched.samples()
+
+
+def test_the_process() -> None:
+    """CPU and memory of the process are told, but not a second time in a registry of the program."""
+    assert watched_cpu(Metrics()) > 0
+    assert b"process_cpu" not in Metrics(registry=CollectorRegistry()).exposition()
+
+
+def watched_cpu(metrics: Metrics) -> float:
+    return samples_in(metrics.exposition())["process_cpu_seconds_total{}"]
 
 
 def test_misses_faults_and_violations() -> None:
@@ -272,7 +339,7 @@ def test_in_a_registry_of_others() -> None:
 
 
 def test_a_scheduler_that_is_watched() -> None:
-    """The events of a real scheduler become runs, lags and dues."""
+    """The events of a real scheduler become runs and lags; the states of its tasks are read."""
 
     async def scenario() -> dict[str, float]:
         clock = VirtualClock(at("12:00:30"))
@@ -294,8 +361,60 @@ def test_a_scheduler_that_is_watched() -> None:
     assert told["duly_runs_total{kind=task,name=a,reason=cron,result=success,timer=}"] >= 2
     assert told["duly_runs_total{kind=task,name=b,reason=cron,result=failure,timer=}"] >= 2
     assert told["duly_start_lag_seconds_count{kind=task,name=a}"] >= 2
+    assert told["duly_next_due_timestamp_seconds{kind=task,name=a}"] == at("12:03:00").timestamp()
+    assert told["duly_last_success_timestamp_seconds{kind=task,name=a}"] == at("12:02:00").timestamp()
+    assert told["duly_expected_interval_seconds{kind=task,name=a}"] == 60
+    assert [told[f"duly_last_result{{kind=task,name={name}}}"] for name in "ab"] == [1, 0]
     assert told["duly_seconds_until_next_due{kind=task,name=a}"] == 30
     assert told["duly_seconds_since_last_success{kind=task,name=a}"] == 30
+
+
+def test_a_due_that_is_not_answered_stays() -> None:
+    """While a run goes on, the due that came meanwhile stands; a task that rests has no due."""
+
+    async def scenario() -> list[float | None]:
+        clock = VirtualClock(at("12:00:30"))
+        metrics, release = Metrics(now=clock.now, timezone=UTC), asyncio.Event()
+        app = App(":memory:", clock=clock, timezone=UTC, listeners=[metrics.listener])
+        app.declare(release.wait, crontab("* * * * *"), name="a")
+        async with app:
+            await clock.advance(3 * MINUTE)
+            name = "duly_next_due_timestamp_seconds{kind=task,name=a}"
+            told = [samples_in(metrics.exposition()).get(name)]
+            release.set()
+            await clock.advance(timedelta(seconds=1))
+            told.append(samples_in(metrics.exposition()).get(name))
+            await app.pause("a")
+            told.append(samples_in(metrics.exposition()).get(name))
+        return told
+
+    assert asyncio.run(scenario()) == [at("12:01:00").timestamp(), at("12:04:00").timestamp(), None]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "interval_s"),
+    [
+        (every("5m"), 300),
+        (crontab("0 9 * * 1-5"), 3 * 86_400),
+        (crontab("0 0 1 * *"), 31 * 86_400),
+        (crontab("0 0 1 * 1"), 7 * 86_400),
+        (once("2099-01-01 00:00"), None),
+        (every("10s", after_end=True), 10),
+    ],
+)
+def test_expected_intervals(schedule: Schedule, interval_s: float | None) -> None:
+    """An interval is the longest that the schedule has; what runs once has none."""
+
+    async def scenario() -> dict[str, float]:
+        clock = VirtualClock(at("12:00:30"))
+        metrics = Metrics(now=clock.now, timezone=UTC)
+        app = App(":memory:", clock=clock, timezone=UTC, listeners=[metrics.listener])
+        app.declare(lambda: None, schedule, name="a")
+        async with app:
+            return samples_in(metrics.exposition())
+
+    name = "duly_expected_interval_seconds{kind=task,name=a}"
+    assert asyncio.run(scenario()).get(name) == interval_s
 
 
 def test_writes_are_timed(tmp_path: Path) -> None:
@@ -319,19 +438,30 @@ def test_writes_are_timed(tmp_path: Path) -> None:
 # --- the dashboard and the rules ---
 
 
-def known_names() -> set[str]:
-    """The name of every sample there can be."""
+def everything() -> Watched:
+    """Metrics that have every sample there can be."""
     watched = Watched(
-        timer_dues=lambda: {"t": START},
+        **daemon(
+            reading("timer", "t", due_us=START, is_enabled=True),
+            reading("service", "a", interval_us=SECOND_US, success_us=START, is_ok=True),
+            reading("service", "web", is_up=True),
+            states=[("service", "a", "hung")],
+        ),
         node=lambda: Health(1, 0, 0, 0),
-        problems=lambda: (1, [("service", "a", "hung")]),
     )
     watched.run(timer="t")
     watched.emit("TimerFired", timer="t", target="a", reason="schedule", scheduledTime=START.isoformat())
     watched.emit("TimerMissed", timer="t", target="a", reason="overlap", slot="x")
     watched.emit("PropertyViolated", property="V1", taskName="a", at="x", reason="y")
     watched.emit("ServiceRunStarted", service="web", runId=2, reason="boot", pid=1)
-    return {name.partition("{")[0] for name in watched.samples()}
+    watched.emit("ServiceRestarting", service="web", runId=2, result="exit")
+    watched.emit("StoreFault", error="the disk is full")
+    watched.metrics.store_wrote(0.1, is_written=True)
+    return watched
+
+
+def known_names() -> set[str]:
+    return {name.partition("{")[0] for name in everything().samples()}
 
 
 def used_in(expressions: Iterable[str]) -> set[str]:
@@ -379,7 +509,7 @@ def test_alerts_ask_for_what_there_is() -> None:
         assert rule["expr"].count("(") == rule["expr"].count(")")
     about = {name for rule in rules for name in used_in([rule["expr"]])}
     assert about >= {"duly_violations_total", "duly_store_faulty", "duly_misses_total"}
-    assert "duly_seconds_since_last_success" in about
+    assert "duly_last_success_timestamp_seconds" in about
 
 
 def test_the_page_lists_every_metric() -> None:
@@ -387,14 +517,14 @@ def test_the_page_lists_every_metric() -> None:
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     listed = set(re.findall(r"^\| `(duly_\w+)`", page, re.MULTILINE))
     suffix = re.compile(r"_(bucket|count|sum|created)$")
-    named = {suffix.sub("", name) for name in known_names()}
+    named = {suffix.sub("", name) for name in known_names() if name.startswith("duly_")}
     assert listed == {name for name in named if f"{name}_total" not in named}
 
 
 def test_health() -> None:
     """What is not simply well has a series for each of its states; how much is wrong is counted."""
     states = [("service", "backup", "hung"), ("service", "backup", "failing"), ("timer", "poll", "disabled")]
-    told = Watched(problems=lambda: (2, states)).samples()
+    told = Watched(**daemon(states=states, problems=2)).samples()
     assert told["duly_problems{}"] == 2
     assert {key: value for key, value in told.items() if key.startswith("duly_health")} == {
         "duly_health{kind=service,name=backup,state=hung}": 1,
@@ -408,11 +538,11 @@ def test_text_is_made_in_another_thread() -> None:
     """What is worked out is of the moment that was asked for; its text may be made elsewhere."""
     asked: list[threading.Thread] = []
 
-    def dues() -> dict[str, datetime]:
+    def read() -> Readings:
         asked.append(threading.current_thread())
-        return {"nightly": START + timedelta(minutes=1)}
+        return Readings([reading("timer", "nightly", due_us=START + MINUTE)], [], 0, 0)
 
-    watched = Watched(timer_dues=dues)
+    watched = Watched(readings=read)
     made = watched.metrics.taken()
     watched.now += timedelta(seconds=50)
     with ThreadPoolExecutor(1) as pool:
@@ -430,4 +560,4 @@ def test_the_first_of_its_kind_alerts() -> None:
         for name in re.findall(r"increase\((\w+)", rule["expr"]):
             rising += 1
             assert re.search(rf"\({name}\{{[^}}]*\}} unless {name} offset 1h\)\s+or increase", rule["expr"])
-    assert rising == 2
+    assert rising == 3

@@ -16,13 +16,14 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from tests.unit.test_metrics import START, Watched, expressions_in, text_of
+from tests.unit.test_metrics import everything, expressions_in, text_of
 
 ADDED = {"instance", "job"}
 """Labels that Prometheus adds to all that it scrapes."""
-_SELECTOR = re.compile(r"\b(duly_\w+)(?:\{([^}]*)\})?")
+_SELECTOR = re.compile(r"\b((?:duly|process)_\w+)(?:\{([^}]*)\})?")
 _MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
-_GROUPING = re.compile(r"\b(?:by|without|on|ignoring)\s*\(([^)]*)\)")
+_GROUPING = re.compile(r"\b(?:by|without)\s*\(([^)]*)\)")
+_JOIN = re.compile(r"\S+ on \(([^)]*)\)")
 _OF_LABEL = re.compile(r"label_values\(.*,\s*(\w+)\)")
 _TEMPLATE = re.compile(r"\$labels\.(\w+)")
 _LEGEND = re.compile(r"\{\{\s*(\w+)\s*\}\}")
@@ -37,16 +38,8 @@ class Asked(NamedTuple):
 
 def known_labels() -> dict[str, set[str]]:
     """Of every sample there can be its labels."""
-    watched = Watched(timer_dues=lambda: {"t": START})
-    watched.run(timer="t")
-    watched.emit("TimerFired", timer="t", target="a", reason="schedule", scheduledTime=START.isoformat())
-    watched.emit("TimerMissed", timer="t", target="a", reason="overlap", slot="x")
-    watched.emit("PropertyViolated", property="V1", taskName="a", at="x", reason="y")
-    watched.emit("ServiceRunStarted", service="web", runId=2, reason="boot", pid=1)
-    watched.emit("StoreFault", error="the disk is full")
-    watched.metrics.store_wrote(0.1, is_written=True)
     found: dict[str, set[str]] = {}
-    for family in read_text(watched.metrics.exposition().decode()):
+    for family in read_text(everything().metrics.exposition().decode()):
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     return found
@@ -77,21 +70,28 @@ def alerts() -> list[Asked]:
 
 def mistakes(asked: Asked, known: dict[str, set[str]]) -> Iterator[str]:
     """What in an expression is not there."""
+    # Of what is joined `on` some labels the left side keeps its own; the right side must have those.
+    left, *joined = _JOIN.split(asked.text)
     there: set[str] | None = None
-    for name, matchers in _SELECTOR.findall(asked.text):
-        if name not in known:
-            yield f"no metric {name}"
-            continue
-        labels = known[name] | ADDED
-        yield from (
-            f"{name} has no label {label}" for label in _MATCHER.findall(matchers) if label not in labels
-        )
-        there = labels if there is None else there & labels
+    for number, part in enumerate([left, *joined[1::2]]):
+        labels: set[str] | None = None
+        for name, matchers in _SELECTOR.findall(part):
+            if name not in known:
+                yield f"no metric {name}"
+                continue
+            own = known[name] | ADDED
+            yield from (
+                f"{name} has no label {label}" for label in _MATCHER.findall(matchers) if label not in own
+            )
+            labels = own if labels is None else labels & own
+        on = set(re.findall(r"\w+", joined[2 * number - 2])) if number else set()
+        yield from (f"no label {label} to join on" for label in on - (labels or set()))
+        there = labels if number == 0 else there
     if there is None:
         yield "no metric at all"
         return
     kept = there
-    for text in _GROUPING.findall(asked.text):
+    for text in _GROUPING.findall(left):
         grouped = set(re.findall(r"\w+", text))
         yield from (f"no label {label} to group by" for label in grouped - there)
         kept = kept & grouped
@@ -115,6 +115,7 @@ def test_asks_for_what_there_is(asked: Asked) -> None:
         ("sum by (timer) (duly_misses_total)", ("reason",), "no label reason is left to show"),
         ("duly_running", ("timer",), "no label timer is left to show"),
         ("label_values(duly_running, timer)", (), "no label timer to list"),
+        ("duly_running unless on (kind) duly_misses_total", (), "no label kind to join on"),
         ("vector(0)", (), "no metric at all"),
     ],
 )
@@ -160,16 +161,24 @@ def test_prometheus_takes_every_expression(tmp_path: Path) -> None:
 
 
 TASK = 'kind="service", name="backup", instance="i"'
+SUCCESS = f"duly_last_success_timestamp_seconds{{{TASK}}}"
+INTERVAL = f"duly_expected_interval_seconds{{{TASK}}}"
+DUE = f"duly_next_due_timestamp_seconds{{{TASK}}}"
+MONTH = 31 * 86_400
+BEGUN = {'duly_start_time_seconds{instance="i"}': "0x1500"}
 MISS = 'duly_misses_total{timer="t", reason="%s", instance="i"}'
 RUNS = f'duly_runs_total{{{TASK}, timer="t", reason="schedule", result="%s"}}'
 BUCKET = 'duly_store_write_seconds_bucket{instance="i", le="%s"}'
 HERE = {"series": 'duly_build_info{instance="i"}', "values": "1x240"}
 
 
-def play(folder: Path, given: list[dict[str, str]], expr: str, at: str, value: float) -> None:
-    """Have Prometheus work out an expression, by the rules, some time into made-up series."""
-    asked = {"expr": expr, "eval_time": at, "exp_samples": [{"value": value, "labels": "{}"}]}
-    test = {"interval": "1m", "input_series": given, "promql_expr_test": [asked]}
+def play(folder: Path, given: list[dict[str, str]], expr: str, expected: dict[str, float]) -> None:
+    """Have Prometheus work out an expression, by the rules, at some times into made-up series."""
+    asked = [
+        {"expr": expr, "eval_time": at, "exp_samples": [{"value": value, "labels": "{}"}]}
+        for at, value in expected.items()
+    ]
+    test = {"interval": "1m", "input_series": given, "promql_expr_test": asked}
     whole = {"rule_files": ["alerts.yml"], "evaluation_interval": "1m", "tests": [test]}
     (folder / "alerts.yml").write_text(text_of("alerts.yml"))
     (folder / "test.yml").write_text(yaml.safe_dump(whole))
@@ -191,10 +200,21 @@ def play(folder: Path, given: list[dict[str, str]], expr: str, at: str, value: f
         ({'duly_store_faulty{instance="i"}': "0x20 1x200"}, "DulyStoreFault", "21m", "23m"),
         ({MISS % "overlap": "_x100 1x100"}, "DulyMissedRun", "99m", "101m"),
         ({MISS % "target-not-found": "2x100 3x100"}, "DulyMissedRun", "99m", "102m"),
-        ({f"duly_seconds_until_next_due{{{TASK}}}": "60-60x100"}, "DulyDuePassed", "8m", "12m"),
-        ({f"duly_seconds_since_last_success{{{TASK}}}": "93000+60x100"}, "DulyNoSuccess", "10m", "11m"),
-        ({RUNS % "exit": "_x100 1 2 3x100"}, "DulyRunsFail", "101m", "103m"),
-        ({RUNS % "exit": "7x100 8 9 10x100"}, "DulyRunsFail", "101m", "105m"),
+        # Prometheus begins at 0: 600 s is the tenth minute.
+        ({DUE: "600x100"}, "DulyDuePassed", "19m", "21m"),
+        ({SUCCESS: "0x200", INTERVAL: "3600x200", **BEGUN}, "DulyNoSuccess", "99m", "101m"),
+        ({INTERVAL: "3600x200", **BEGUN}, "DulyNoSuccess", "99m", "101m"),
+        ({SUCCESS: f"{-1.5 * MONTH}x200", INTERVAL: f"{MONTH}x200"}, "DulyNoSuccess", "9m", "11m"),
+        ({f'duly_health{{{TASK}, state="hung"}}': "_x10 1x100"}, "DulyNotWell", "14m", "16m"),
+        ({'duly_service_up{name="web", instance="i"}': "1x10 0x100"}, "DulyServiceDown", "20m", "22m"),
+        ({'duly_reload_failed{instance="i"}': "0x10 1x100"}, "DulyReloadFailed", "15m", "17m"),
+        ({'duly_invalid_entries{instance="i"}': "0x10 1x100"}, "DulyInvalidEntries", "25m", "27m"),
+        ({'duly_heartbeat_age_seconds{instance="i"}': "1x10 9x100"}, "DulyHeartbeatLate", "11m", "13m"),
+        ({'duly_claim_lag_seconds{instance="i"}': "1x10 99x100"}, "DulyClaimsLate", "15m", "17m"),
+        ({RUNS % "exit": "_x100 1x100"}, "DulyRunsFail", "99m", "101m"),
+        ({RUNS % "exit": "_x100 1x100", INTERVAL: f"{MONTH}x200"}, "DulyRunsFail", "99m", "101m"),
+        ({RUNS % "exit": "_x100 1 2 3x100", INTERVAL: "60x300"}, "DulyRunsFail", "101m", "103m"),
+        ({RUNS % "exit": "7x100 8 9 10x100", INTERVAL: "60x300"}, "DulyRunsFail", "101m", "105m"),
         (
             {BUCKET % "1": "0x20 0x200", BUCKET % "5": "0x20 60+60x200", BUCKET % "+Inf": "0x20 60+60x200"},
             "DulySlowStore",
@@ -210,8 +230,35 @@ def test_alerts_come_when_they_should(
     given = [{"series": name, "values": values} for name, values in series.items()]
     given += [] if alert == "DulyGone" else [HERE]
     expr = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)'
-    play(tmp_path, given, expr, quiet_at, 0)
-    play(tmp_path, given, expr, loud_at, 1)
+    play(tmp_path, given, expr, {quiet_at: 0, loud_at: 1})
+
+
+@pytest.mark.heavy
+@WITH_PROMTOOL
+@pytest.mark.parametrize(
+    ("series", "at"),
+    [
+        ({SUCCESS: "0x1500", INTERVAL: f"{MONTH}x1500"}, ("1h", "1d")),
+        ({SUCCESS: f"-{MONTH - 3600}x1500", INTERVAL: f"{MONTH}x1500"}, ("2h", "1d")),
+        ({SUCCESS: "0x1500", f"duly_last_result{{{TASK}}}": "1x1500", **BEGUN}, ("1h", "1d")),
+        ({RUNS % "success": "0x60 1x1400", SUCCESS: "_x60 3600x1400"}, ("2h", "1d")),
+        ({RUNS % "exit": "0x60 1x1400", f"duly_last_result{{{TASK}}}": "_x60 0x1400"}, ("130m", "1d")),
+        ({RUNS % "exit": "0x60 1x1400", INTERVAL: f"{MONTH}x1500", SUCCESS: "0x1500"}, ("130m", "1d")),
+        ({DUE: f"{MONTH}x1500", INTERVAL: f"{MONTH}x1500", SUCCESS: "0x1500"}, ("1h", "1d")),
+        ({DUE: "600x1500", f"duly_running{{{TASK}}}": "1x1500"}, ("2h", "1d")),
+    ],
+    ids=[
+        *("monthly, well", "monthly, late by an hour", "ran once, well", "runs once, then well"),
+        *("ran once, failed", "monthly, failed", "monthly, due ahead", "due while it runs"),
+    ],
+)
+def test_alerts_end(series: dict[str, str], at: tuple[str, ...], tmp_path: Path) -> None:
+    """What runs once or each month raises no alert while it is well, and none for ever once it failed."""
+    given = [
+        HERE | {"values": "1x1500"},
+        *({"series": name, "values": text} for name, text in series.items()),
+    ]
+    play(tmp_path, given, 'count(ALERTS{alertstate="firing"}) or vector(0)', dict.fromkeys(at, 0))
 
 
 @pytest.mark.heavy
@@ -231,4 +278,4 @@ def test_numbers_of_the_dashboard(title: str, series: dict[str, str], value: flo
     panels = {panel["title"]: panel for panel in json.loads(text_of("grafana.json"))["panels"]}
     given = [{"series": name, "values": values} for name, values in series.items()]
     (target,) = panels[title]["targets"]
-    play(tmp_path, [*given, HERE], filled(target["expr"]), "110m", value)
+    play(tmp_path, [*given, HERE], filled(target["expr"]), {"110m": value})

@@ -506,6 +506,10 @@ class ClusterTasks:
         listed = [rows.pop(name) for name in self._codec.listed if name in rows]
         return [task for row in (*listed, *rows.values()) if (task := self._codec.viewed(row)) is not None]
 
+    def known(self) -> Sequence[Task]:
+        """None: what a node knows of a row was so when it held it."""
+        return ()
+
     def remember_runs(self, limits: HistoryLimits) -> None:
         """The cluster remembers them anyway; this says how long, unless its store does."""
         self.node.kept_us, self.node.kept_runs = limits.age_us, limits.runs

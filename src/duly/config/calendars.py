@@ -6,10 +6,7 @@ DST, is for the timers to say.
 
 from collections.abc import Mapping
 from dataclasses import fields
-from datetime import date, timedelta
-from functools import lru_cache, reduce
-from itertools import pairwise
-from operator import and_
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from duly.config.schema import Calendar, EntryFault, expression_of
@@ -17,6 +14,7 @@ from duly.config.values import all_of, known_keys
 from duly.cron import CronExpression
 from duly.cron.expression import has_a_date
 from duly.cron.fields import FIELDS, MONTH, MONTH_NAMES, WEEKDAY, WEEKDAY_NAMES, Field, parse_field, values_of
+from duly.cron.gaps import Gaps, gaps
 from duly.cron.spelling import posix_spelling
 from duly.errors import FieldParseError
 from duly.formatting import close_names, joined, quoted, suggestion, value_text
@@ -26,9 +24,6 @@ LAST = "last"
 DAY = "day"
 """What `day_of_month` may be called, too."""
 _MOST_CALENDARS = 1000
-_DAY_MINUTES = 24 * 60
-# Every combination of date, weekday and leap year comes in 28 years, as long as no century is left out.
-_FIRST_DATE, _DATES = date(2001, 1, 1), 28 * 365 + 7
 
 
 class Range(NamedTuple):
@@ -270,33 +265,6 @@ def first_time(calendar: Calendar) -> str:
     return f"{hours[0]:02}:{minutes[0]:02}"
 
 
-@lru_cache(maxsize=4096)
-def shortest_gap_sec(calendar: Calendar) -> int | None:
-    """The least time between two of its minutes, on a clock that is never changed; None if it never comes."""
-    if not ever_comes(calendar):
-        return None
-    minutes, hours, *named = map(values_of, _masks(calendar))
-    times = [60 * hour + minute for hour in hours for minute in minutes]
-    dates = reduce(
-        and_, (sum(masks[value] for value in values) for masks, values in zip(_dates(), named, strict=True))
-    )
-    # The zeros between two ones are the dates between two that match.
-    days = min(map(len, f"{dates:b}".rstrip("0").split("1")[1:-1]), default=_DATES - 1)
-    overnight = _DAY_MINUTES * (days + 1) - times[-1] + times[0]
-    return 60 * min([overnight, *(later - earlier for earlier, later in pairwise(times))])
-
-
-@lru_cache(maxsize=1)
-def _dates() -> tuple[list[int], list[int], list[int]]:
-    """For each day (0: the last one), month and weekday the dates that have it, as the bits of a number.
-
-    A file can hold thousands of calendars. With these masks each takes microseconds.
-    """
-    of_day, of_month, of_weekday = [0] * 32, [0] * 13, [0] * 7
-    for number in range(_DATES):
-        each = _FIRST_DATE + timedelta(days=number)
-        for masks, value in ((of_day, each.day), (of_month, each.month), (of_weekday, each.isoweekday() % 7)):
-            masks[value] |= 1 << number
-        if (each + timedelta(days=1)).day == 1:
-            of_day[0] |= 1 << number
-    return of_day, of_month, of_weekday
+def gaps_of(calendar: Calendar) -> Gaps | None:
+    """The least and the longest time between two of its minutes; None if it never comes."""
+    return gaps(_masks(calendar))

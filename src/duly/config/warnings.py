@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from duly.config.calendars import common, ever_comes, first_time, shortest_gap_sec
+from duly.config.calendars import common, ever_comes, first_time, gaps_of
 from duly.config.checking import Checked
 from duly.config.schema import (
     Calendar,
@@ -137,7 +137,7 @@ def _never_comes(timer: Timer) -> str | None:
 def _lasts_too_long(timer: Timer, target: Service) -> str | None:
     if target.timeout_sec is None or timer.overlap != "skip":
         return None
-    gaps: list[float] = [gap for each in timer.on_calendar if (gap := shortest_gap_sec(each)) is not None]
+    gaps: list[float] = [gap.least_s for each in timer.on_calendar if (gap := gaps_of(each)) is not None]
     gaps += [timer.every] if timer.every is not None else []
     if not gaps or target.timeout_sec <= min(gaps):
         return None

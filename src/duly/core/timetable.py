@@ -16,8 +16,9 @@ import msgspec
 
 from duly.core.timing import ScheduleText, TextParts, is_plain, last_day_at, length_us, moment_us, parts_of
 from duly.cron import CronExpression
+from duly.cron.gaps import gaps
 from duly.errors import CronCalculationError
-from duly.instant import LATEST_US, NEVER_US, Instant, datetime_at, instant_of
+from duly.instant import LATEST_US, NEVER_US, SECOND_US, Instant, datetime_at, instant_of
 
 _DAY = timedelta(days=1)
 _UNUSED_KEPT = 64
@@ -181,6 +182,24 @@ class Shifted(msgspec.Struct, gc=False, eq=False):
 
     def due_at_or_before(self, instant_us: Instant, anchor_us: Instant = 0) -> Instant:
         return self.base.due_at_or_before(instant_us - self.offset_us, anchor_us) + self.offset_us
+
+
+def longest_gap_us(timetable: Timetable) -> int | None:
+    """The longest time between two dues, on a clock that is never changed; None if it is due once."""
+    match timetable:
+        case Shifted():
+            return longest_gap_us(timetable.base)
+        case Every():
+            return timetable.period_us
+        case _AfterEnd():
+            return timetable.delay_us
+        case CronTimetable(expression=expression):
+            masks: tuple[int, ...] = expression.masks
+            if isinstance(timetable, LastDay):
+                masks = (*masks[:2], 1, *masks[3:])
+            found = gaps(masks, either_day=expression.either_day)
+            return None if found is None else found.longest_s * SECOND_US
+    return None
 
 
 def schedule_of(text: str, zone: tzinfo) -> Timetable:

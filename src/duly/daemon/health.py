@@ -9,7 +9,7 @@ from datetime import tzinfo
 from functools import lru_cache
 from typing import NamedTuple
 
-from duly.config.calendars import shortest_gap_sec
+from duly.config.calendars import gaps_of
 from duly.config.schema import Config, Service, Timer
 from duly.daemon.json_types import EntryStateJson, HealthJson, StatusJson, json_of
 from duly.daemon.protocol import ABSENT
@@ -176,7 +176,7 @@ class HealthJudge:
             # The only source for runs of other machines, and for a timer whose history is gone.
             at_us, snapshot = fired.snapshot.last_failure_us, fired.snapshot
             is_newer = success_us is None or (at_us is not None and at_us > success_us)
-            if snapshot.last_result not in _NO_ILL_RESULTS and is_newer:
+            if is_ill_result(snapshot.last_result) and is_newer:
                 failed, since_us, why = 1, at_us, _result_words(snapshot)
         if not failed and view.state == "failed" and (success_us or 0) <= (view.since_us or 0):
             failed, since_us, why = 1, view.since_us, view.reason  # nobody knows its past
@@ -214,11 +214,28 @@ def _missing(fired: Fired) -> EntryState | None:
 @lru_cache(maxsize=16_384)
 def period_us(timer: Timer) -> int | None:
     """The least time between two firings of a timer; None if it fires once."""
-    seconds: list[float] = [
-        gap for calendar in timer.on_calendar if (gap := shortest_gap_sec(calendar)) is not None
+    return min((each[0] for each in _periods_us(timer)), default=None)
+
+
+@lru_cache(maxsize=16_384)
+def longest_period_us(timer: Timer) -> int | None:
+    """The longest time between two firings of a timer; None if it fires once."""
+    # Of several triggers the one that comes most often ends every wait.
+    return min((each[1] for each in _periods_us(timer)), default=None)
+
+
+def _periods_us(timer: Timer) -> list[tuple[int, int]]:
+    """The least and the longest period of each of its triggers."""
+    seconds: list[tuple[float, float]] = [
+        gap for calendar in timer.on_calendar if (gap := gaps_of(calendar)) is not None
     ]
-    seconds += [length for length in (timer.every, timer.on_unit_active_sec) if length is not None]
-    return round(min(seconds) * SECOND_US) if seconds else None
+    seconds += [(length, length) for length in (timer.every, timer.on_unit_active_sec) if length is not None]
+    return [(round(least * SECOND_US), round(longest * SECOND_US)) for least, longest in seconds]
+
+
+def is_ill_result(result: str | None) -> bool:
+    """Whether a run that ended so says that the job fails."""
+    return result not in _NO_ILL_RESULTS
 
 
 def _result_words(snapshot: TimerSnapshot) -> str:
@@ -236,7 +253,7 @@ def _is_quiet(service: Service, view: ServiceSnapshot, fired_by: Sequence[Fired]
         and all(
             fired.is_enabled
             and not fired.snapshot.slots
-            and fired.snapshot.last_result in _NO_ILL_RESULTS
+            and not is_ill_result(fired.snapshot.last_result)
             and fired.snapshot.running_since_us is None
             for fired in fired_by
         )

@@ -90,6 +90,8 @@ class TimerSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_miss_reason: str | None = None
     retry_attempt: int = 0
     retry_at_us: Instant | None = None
+    queued_us: Instant | None = None
+    """What came due at that instant waits for its target to end."""
     startup_triggered: bool = False
     running_run: int | None = None
     running_since_us: Instant | None = None

@@ -6,10 +6,9 @@ finds out itself, such as a ping that failed, it sends to `event_listeners` and 
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
@@ -18,11 +17,12 @@ from duly.config import Config
 from duly.config.schema import config_zone
 from duly.daemon.backend import PropertyVerdict
 from duly.daemon.daemon import Daemon
-from duly.daemon.health import health
+from duly.daemon.readings import readings
 from duly.daemon.sharing import Sharing
 from duly.events import Announcer, Event, Listener, described
-from duly.instant import NEVER_US, SECOND_US, datetime_at, instant_of
+from duly.instant import SECOND_US, instant_of
 from duly.observe.deadman import DeadMan
+from duly.observe.readings import Readings
 from duly.observe.spans import spans_if_installed
 from duly.verify import properties as judgement
 from duly.verify.emitter import NodeName
@@ -97,7 +97,6 @@ class Watch:
         daemon.fault_sources.append(self._violations)
         if self.metrics is not None:
             daemon.time_writes(self.metrics.store_wrote)
-            daemon.on_started_up.append(self._load_successes)
 
     async def close(self) -> None:
         """End, a moment after the daemon did."""
@@ -130,7 +129,7 @@ class Watch:
         return [self._monitor_fault, *messages] if self._monitor_fault else messages
 
     def _on_event(self, event: Event) -> None:
-        metrics = [] if self.metrics is None else [self.metrics.listener]
+        metrics: list[Listener] = [] if self.metrics is None else [self.metrics.listener]
         for listener in (*metrics, *self.event_listeners):
             listener(event)
 
@@ -241,33 +240,11 @@ class Watch:
         service = next((each for each in services if each.id == name), None)
         return None if service is None or service.ping_url is None else service.ping_url.secret
 
-    def timer_dues(self) -> Mapping[str, datetime]:
-        snapshots = None if self._daemon is None else self._daemon.timers()
-        return {
-            name: datetime_at(snapshot.next_us, UTC)
-            for name, snapshot in (snapshots or {}).items()
-            if snapshot.next_us is not None and 0 < snapshot.next_us < NEVER_US
-        }
-
-    def problems(self) -> tuple[int, list[tuple[str, str, str]]]:
-        """How much is wrong, and the states of services and timers that are not simply well."""
-        if (daemon := self._daemon) is None:
-            return 0, []
-        judged = health(daemon.daemon_status(), daemon.config, daemon.services(), daemon.timers())
-        return len(judged.reasons), [(each.kind, each.id, each.state) for each in judged.states]
-
-    def _load_successes(self) -> None:
-        """Learn from the store which services succeeded before."""
-        assert self._daemon is not None
-        assert self.metrics is not None
-        for view in self._daemon.services():
-            last = view.last_run
-            if last is not None and last.result == "success" and last.ended_us is not None:
-                self.metrics.succeeded("service", view.id, datetime_at(last.ended_us, UTC))
-        targets = {timer.id: timer.target for timer in self._daemon.config.timers}
-        for name, snapshot in (self._daemon.timers() or {}).items():
-            if snapshot.last_success_us is not None and name in targets:
-                self.metrics.succeeded("service", targets[name], datetime_at(snapshot.last_success_us, UTC))
+    def readings(self) -> Readings:
+        """How all is that the daemon has, for metrics."""
+        daemon = self._daemon
+        assert daemon is not None, "a daemon is attached before anybody can ask"
+        return readings(daemon.daemon_status(), daemon.config, daemon.services(), daemon.timers())
 
 
 def _metrics_if_installed(watch: Watch, clock: Clock, sharing: Sharing | None) -> "Metrics | None":
@@ -276,4 +253,4 @@ def _metrics_if_installed(watch: Watch, clock: Clock, sharing: Sharing | None) -
     except ImportError:
         return None
     node = (lambda: None) if sharing is None else sharing.health
-    return Metrics(timer_dues=watch.timer_dues, now=clock.now, node=node, problems=watch.problems)
+    return Metrics(now=clock.now, node=node, readings=watch.readings)

@@ -9,7 +9,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, tzinfo
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from duly.clock import HostClock, Watchable
 from duly.core.entries import EntryKinds, NewEntry, callback_of
@@ -34,6 +34,14 @@ from duly.threads import outlasting_cancellation
 
 RunAnswer = Callable[[], Awaitable[RunRow | None]]
 """The run that has answered a request; None as long as there is none. Raises KeyError, StoreError."""
+
+
+@runtime_checkable
+class TaskWatcher(Protocol):
+    """A listener that reads, too, how the tasks are, as metrics do."""
+
+    def watch_tasks(self, known: Callable[[], Sequence[Task]], /) -> None:
+        """Learn where to read them: `TaskBackend.known`."""
 
 
 class TaskBackend(Protocol):
@@ -85,6 +93,10 @@ class TaskBackend(Protocol):
 
     async def tasks(self) -> Sequence[Task]:
         """All tasks as they are now, in the order of their list, then the entries. Raises StoreError."""
+        ...
+
+    def known(self) -> Sequence[Task]:
+        """All tasks, as far as this process knows without asking anybody."""
         ...
 
     def remember_runs(self, limits: HistoryLimits, /) -> None:
@@ -267,6 +279,9 @@ class LocalTasks:
 
     async def tasks(self) -> Sequence[Task]:
         """Those in the book."""
+        return self.known()
+
+    def known(self) -> Sequence[Task]:
         return [entry.task for entry in self._book.entries.values()]
 
     def remember_runs(self, limits: HistoryLimits) -> None:

@@ -5,11 +5,11 @@
     metrics = Metrics()
     scheduler = Scheduler("state.db", listeners=[metrics.listener])
 
-    events ──┬── metrics.Metrics   counts; ages and dues are worked out when Prometheus asks
+    events ──┬── metrics.Metrics   counts; successes and dues are read when Prometheus asks (readings)
              ├── spans.Spans       one span for each run that has ended
              └── deadman.DeadMan   a ping after each success, from threads
 
-The invariant: a listener learns all that it knows from events, and never delays, changes or fails a run.
+The invariant: an observer hears events and reads states, and never delays, changes or fails a run.
 `Metrics` keeps what is in flight from its start event to its end event; a run whose end a crash cuts off is
 in no count of ends, and has no span.
 

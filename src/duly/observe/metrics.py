@@ -1,23 +1,24 @@
-"""Metrics for Prometheus, made of events alone (`pip install 'duly[metrics]'`).
+"""Metrics for Prometheus (`pip install 'duly[metrics]'`).
 
-A listener counts; times that pass by themselves (since the last success, until the next due) are worked out
-when somebody asks, from instants. At most `most_names` tasks, services and timers are told apart, each kind
-by itself, and in histograms, which are fourteen series each, a tenth as many; the rest is called `other`.
-What is removed from the configuration is forgotten here as well.
+A listener counts what events tell. How each task, timer and service is (its last success, its next due) is
+read when somebody asks (`readings`), and told as instants: Prometheus knows how long ago they were. At most
+`most_names` tasks, services and timers are told apart, each kind by itself, and in histograms, which are
+fourteen series each, a tenth as many; the rest is called `other`. What is removed from the configuration is
+forgotten here as well.
 
 All of it belongs to the thread of the loop, but for `store_wrote` and what `taken` answers.
 """
 
 import platform
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
 import tzlocal
 
 try:
-    from prometheus_client import CollectorRegistry, Counter, Histogram
+    from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
     from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
     from prometheus_client.exposition import choose_encoder
     from prometheus_client.registry import Collector
@@ -27,10 +28,12 @@ except ImportError as error:  # the extra is not installed
 from duly import __version__
 from duly.clock import HostClock
 from duly.core.causes import PUNCTUAL, PUNCTUAL_REASONS, Cause
+from duly.core.task import Task
 from duly.core.timetable import Timetables
 from duly.errors import SchedulerError
 from duly.events import Event
-from duly.instant import NEVER_US, SECOND_US, instant_of
+from duly.instant import NEVER_US, SECOND_US, datetime_at, instant_of
+from duly.observe.readings import Reading, Readings, of_tasks
 
 if TYPE_CHECKING:
     from duly.cluster.node import Health
@@ -44,10 +47,7 @@ _WRITES_S = (0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 _PUNCTUAL: Mapping[str, frozenset[str]] = {"task": PUNCTUAL, "timer": PUNCTUAL_REASONS}
 """Starts whose lag says something."""
 
-NextDues = Callable[[], Mapping[str, datetime]]
-"""The next due of each timer."""
-Problems = Callable[[], tuple[int, Iterable[tuple[str, str, str]]]]
-"""How much is wrong, and which services and timers are not simply well: kind, name and state."""
+KnownTasks = Callable[[], Sequence[Task]]
 
 
 class Names:
@@ -82,9 +82,9 @@ class Names:
 class Metrics(Collector):
     """What a scheduler or a daemon did, to be scraped.
 
-    *registry* is where the metrics are registered, by default one of their own. *timezone* is that of the
-    scheduler, *now* its clock, and *timer_dues* tells when timers come next; a daemon has them. *node* tells
-    how the node of a cluster is (`PostgresStore.health`), and *problems* what a daemon finds wrong.
+    *registry* is where the metrics are registered, by default one of their own, with those of the process.
+    *timezone* is that of the scheduler, and *now* its clock. *node* tells how the node of a cluster is
+    (`PostgresStore.health`), and *readings* how all is that a daemon has.
     """
 
     def __init__(
@@ -94,23 +94,25 @@ class Metrics(Collector):
         most_names: int = _MOST_NAMES,
         timezone: tzinfo | None = None,
         now: Callable[[], datetime] | None = None,
-        timer_dues: NextDues | None = None,
         node: "Callable[[], Health | None]" = lambda: None,
-        problems: Problems | None = None,
+        readings: Callable[[], Readings] | None = None,
     ) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
+        if registry is None:  # the registry of a program has them already, or the program wants none
+            ProcessCollector(registry=self.registry)
         self._names = Names(most_names)
         self._measured = Names(-(-most_names // 10))
         self._now = HostClock().now if now is None else now
         self._taken: list[Metric] | None = None
         self._dues_lock = threading.Lock()
-        self._timer_dues = timer_dues
         self._node = node
-        self._problems = problems
+        self._readings = readings
+        self._tasks: KnownTasks = tuple
         self._schedules = Timetables(timezone or tzlocal.get_localzone())
         self._crons: dict[str, str] = {}
         """The cron texts of tasks, by name."""
         self._successes: dict[tuple[str, str], float] = {}
+        self._is_reload_refused = False
         self._running: dict[tuple[str, str], dict[object, str]] = {}
         """What runs of tasks and services are in flight, and why."""
         self._is_store_faulty = False
@@ -122,7 +124,10 @@ class Metrics(Collector):
         self._violations = self._counter("duly_violations", "Broken properties.", ["property"])
         self._faults = self._counter("duly_store_faults", "Times the store began to fail.", [])
         self._claims = self._counter("duly_claims", "Starts that a node has claimed.", [])
-        self._restarts = self._counter("duly_restarted_runs", "Starts of runs that were cut off.", [])
+        self._resumed = self._counter("duly_restarted_runs", "Starts of runs that were cut off.", [])
+        self._restarts = self._counter(
+            "duly_restarts", "Times a service that is to stay up was started again.", ["name"]
+        )
         self._fences = self._counter("duly_fenced_nodes", "Silent nodes that this node has fenced.", [])
         self._returns = self._counter("duly_node_returns", "Times this node came back under a new id.", [])
         self._cuts = self._counter("duly_cut_off_runs", "Runs cancelled because trust was lost.", [])
@@ -145,8 +150,17 @@ class Metrics(Collector):
 
     # --- events ---
 
-    def listener(self, event: Event) -> None:
-        """Take one event. Give this to a scheduler or a daemon."""
+    @property
+    def listener(self) -> "Metrics":
+        """What to give to a scheduler or a daemon."""
+        return self
+
+    def watch_tasks(self, known: KnownTasks) -> None:
+        """Learn where to read how tasks are. A scheduler calls this with its own."""
+        self._tasks = known
+
+    def __call__(self, event: Event) -> None:
+        """Take one event."""
         self._on_task_event(event, event.fields)
         self._on_daemon_event(event, event.fields)
         self._on_store_event(event.name, event.fields)
@@ -177,7 +191,7 @@ class Metrics(Collector):
                 if "token" in fields:
                     self._claims.inc()
                 if cause == Cause.INTERRUPTED:
-                    self._restarts.inc()
+                    self._resumed.inc()
                 self._count_lag("task", name, cause, fields["scheduledTime"], event.time)
             case "TaskRunCompleted" | "TaskRunFailed":
                 name = fields["taskName"]
@@ -205,7 +219,12 @@ class Metrics(Collector):
                 self._misses.labels(self._names.label("timer", fields["timer"]), fields["reason"]).inc()
             case "TimerRemoved":
                 self._forget("timer", fields["timer"])
+            case "ServiceRestarting":
+                self._restarts.labels(self._names.label("service", fields["service"])).inc()
+            case "ConfigurationRefused":
+                self._is_reload_refused = True
             case "ConfigurationReloaded":
+                self._is_reload_refused = False
                 for said in fields["removed"]:
                     kind, _, name = said.partition(" ")
                     self._forget(kind, name)
@@ -253,6 +272,8 @@ class Metrics(Collector):
         if not self._names.forget(kind, name):
             return
         self._runs.remove_by_labels({"kind": kind, "name": name})
+        if kind == "service":
+            self._restarts.remove_by_labels({"name": name})
         if kind == "timer":
             self._runs.remove_by_labels({"timer": name})
             self._misses.remove_by_labels({"timer": name})
@@ -309,10 +330,16 @@ class Metrics(Collector):
             "duly_store_faulty", "1 while the store cannot be written.", value=int(self._is_store_faulty)
         )
         yield from self._node_now()
-        yield from self._problems_now()
         yield self._running_now()
-        yield self._since_success(now.timestamp())
-        yield self._until_due(now)
+        told = None if self._readings is None else self._readings()
+        if told is not None:
+            yield from self._daemon_now(told)
+        known = (task for task in self._tasks() if self._is_named("task", task.name))
+        entries = [*of_tasks(known), *(() if told is None else told.entries)]
+        yield from self._entries_now([each for each in entries if self._is_named(each.kind, each.name)], now)
+
+    def _is_named(self, kind: str, name: str) -> bool:
+        return self._names.label(kind, name) == name
 
     def _node_now(self) -> Iterator[Metric]:
         if (health := self._node()) is not None:
@@ -328,20 +355,80 @@ class Metrics(Collector):
                 value=health.oldest_xmin_age,
             )
 
-    def _problems_now(self) -> Iterator[Metric]:
-        if self._problems is None:
-            return
-        count, states = self._problems()
-        yield GaugeMetricFamily("duly_problems", "What is wrong; 0 while all is well.", value=count)
+    def _daemon_now(self, told: Readings) -> Iterator[Metric]:
+        yield GaugeMetricFamily("duly_problems", "What is wrong; 0 while all is well.", value=told.problems)
+        yield GaugeMetricFamily("duly_invalid_entries", "Entries that cannot be used.", value=told.invalid)
+        yield GaugeMetricFamily(
+            "duly_reload_failed",
+            "1 while the configuration in the file is another than the one at work, because it was refused.",
+            value=int(self._is_reload_refused),
+        )
         family = GaugeMetricFamily(
             "duly_health",
             "1 for each state of a service or timer that is not simply well.",
             labels=["kind", "name", "state"],
         )
-        for kind, name, state in states:
-            if self._names.label(kind, name) == name:
+        for kind, name, state in told.states:
+            if self._is_named(kind, name):
                 family.add_metric([kind, name, state], 1)
         yield family
+
+    def _entries_now(self, entries: Sequence[Reading], now: datetime) -> Iterator[Metric]:
+        for each in entries:
+            if each.success_us is not None:
+                self.succeeded(each.kind, each.name, datetime_at(each.success_us, UTC))
+        successes = {key: at_s for key, at_s in list(self._successes.items()) if self._is_named(*key)}
+        dues = {
+            (each.kind, each.name): each.due_us / SECOND_US for each in entries if each.due_us is not None
+        }
+        kinds, names = ["kind", "name"], ["name"]
+        yield _family(
+            "duly_last_success_timestamp_seconds", "When a run last ended well.", kinds, successes.items()
+        )
+        yield _family(
+            "duly_next_due_timestamp_seconds",
+            "The first due that nothing has answered: in the past if it is owed.",
+            kinds,
+            dues.items(),
+        )
+        yield _family(
+            "duly_expected_interval_seconds",
+            "The longest time between two runs, by the schedule; absent of what runs once.",
+            kinds,
+            (((e.kind, e.name), e.interval_us / SECOND_US) for e in entries if e.interval_us is not None),
+        )
+        yield _family(
+            "duly_last_result",
+            "1 if the last run ended well, 0 if it failed.",
+            kinds,
+            (((e.kind, e.name), e.is_ok) for e in entries if e.is_ok is not None),
+        )
+        yield _family(
+            "duly_service_up",
+            "Whether a service that is to stay up runs.",
+            names,
+            (((e.name,), e.is_up) for e in entries if e.is_up is not None),
+        )
+        yield _family(
+            "duly_timer_enabled",
+            "Whether a timer fires.",
+            names,
+            (((e.name,), e.is_enabled) for e in entries if e.is_enabled is not None),
+        )
+        # The old names of the first two, for one release: a rule had to know each schedule to use them.
+        now_s = now.timestamp()
+        yield _family(
+            "duly_seconds_since_last_success",
+            "Deprecated: use duly_last_success_timestamp_seconds.",
+            kinds,
+            ((key, max(now_s - at_s, 0)) for key, at_s in successes.items()),
+        )
+        yield _family(
+            "duly_seconds_until_next_due",
+            "Deprecated: use duly_next_due_timestamp_seconds.",
+            kinds,
+            ((key, at_s - now_s) for key, at_s in (dict(self._planned(now)) | dues).items()),
+        )
 
     def _running_now(self) -> Metric:
         family = GaugeMetricFamily("duly_running", "Runs in flight.", labels=["kind", "name"])
@@ -355,34 +442,11 @@ class Metrics(Collector):
                 family.add_metric([kind, name], count)
         return family
 
-    def _since_success(self, now_s: float) -> Metric:
-        family = GaugeMetricFamily(
-            "duly_seconds_since_last_success",
-            "Since a run last ended well; absent while none is known to have.",
-            labels=["kind", "name"],
-        )
-        for (kind, name), at_s in list(self._successes.items()):
-            family.add_metric([kind, name], max(now_s - at_s, 0))
-        return family
-
-    def _until_due(self, now: datetime) -> Metric:
-        family = GaugeMetricFamily(
-            "duly_seconds_until_next_due",
-            "Until the next due; below 0 when it has come and nothing has answered it.",
-            labels=["kind", "name"],
-        )
-        for name, due_s in self._task_dues(now):
-            family.add_metric(["task", name], due_s)
-        dues = {} if self._timer_dues is None else self._timer_dues()
-        for name, due in dues.items():
-            if self._names.label("timer", name) == name:
-                family.add_metric(["timer", name], (due - now).total_seconds())
-        return family
-
-    def _task_dues(self, now: datetime) -> Iterator[tuple[str, float]]:
+    def _planned(self, now: datetime) -> Iterator[tuple[tuple[str, str], float]]:
+        """The dues ahead by cron text alone, for tasks that nobody can read here, such as a cluster's."""
         now_us = instant_of(now)
         for name, cron in list(self._crons.items()):
-            if self._names.label("task", name) != name:
+            if not self._is_named("task", name):
                 continue
             try:
                 timetable = self._schedules.of(cron)
@@ -392,4 +456,13 @@ class Metrics(Collector):
                 continue
             due_us = timetable.due_after(now_us)
             if due_us < NEVER_US:
-                yield name, (due_us - now_us) / SECOND_US
+                yield ("task", name), due_us / SECOND_US
+
+
+def _family(
+    name: str, text: str, labels: list[str], values: Iterable[tuple[tuple[str, ...], float]]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for of, value in values:
+        family.add_metric(of, value)
+    return family
