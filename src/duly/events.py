@@ -126,6 +126,8 @@ class Announcer:
 
     def __init__(self, listeners: Iterable[Listener], now: Callable[[], datetime]) -> None:
         self._listeners = tuple(listeners)
+        # A listener may be an object that wants to be where a callback is called, as spans do.
+        self._called: tuple[Any, ...] = tuple(each for each in self._listeners if hasattr(each, "on_call"))
         self._choosy: dict[str, tuple[Listener, ...]] = {}
         self._now = now
         self.pid: int | None = None
@@ -154,6 +156,14 @@ class Announcer:
             except BaseException as error:
                 # Not even a listener that raises CancelledError may end the loop that calls it.
                 warn_operator(f"duly: listener {listener!r} failed on {name}: {described(error)}")
+
+    def announce_call(self, name: str) -> None:
+        """Tell, in the context of a run of the task *name*, that its callback is called next."""
+        for listener in self._called:
+            try:
+                listener.on_call(name)
+            except BaseException as error:
+                warn_operator(f"duly: listener {listener!r} failed on a call: {described(error)}")
 
     def _time(self) -> datetime:
         try:

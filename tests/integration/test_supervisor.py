@@ -167,6 +167,19 @@ async def test_process_that_cannot_be_watched_is_killed() -> None:
 # --- runs ---
 
 
+async def test_variables_of_a_run() -> None:
+    """What a watcher adds to the environment reaches the process, unless the service says otherwise."""
+    world = world_of()
+    for name in ("job", "own"):
+        world.processes.script(name, lasts=3 * SECOND)
+    world.supervisor.add_variables(lambda run_id, service: {"TRACEPARENT": f"{service} {run_id}"})
+    await world.start(oneshot("job"), oneshot("own", env={"TRACEPARENT": "mine"}), boot={"job", "own"})
+    await world.after(1)
+    run_id = world.view("job").run_id
+    assert world.process("job").command.env["TRACEPARENT"] == f"job {run_id}"
+    assert world.process("own").command.env["TRACEPARENT"] == "mine"
+
+
 async def test_run_is_noted_from_before_its_spawn_to_its_end() -> None:
     """A run's row is there before its process, gets its identity, and at the end its result and output."""
     world = world_of()

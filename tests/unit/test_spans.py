@@ -1,15 +1,20 @@
-"""Spans: one for each run, through OpenTelemetry if it is there, and through a small stand-in otherwise."""
+"""Spans: one for each run, through the SDK of OpenTelemetry."""
 
+import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from types import ModuleType
 from typing import Any
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from duly import Event
+from duly import App, Event, every
 from duly.events import LEVELS
+from duly.observe import Spans as LazySpans
 from duly.observe.spans import Spans, spans_if_installed
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -17,130 +22,75 @@ SECOND_NS = 1_000_000_000
 START_NS = 1_767_268_800 * SECOND_NS
 
 
-class Told:
-    """A span as it was told, no matter who took it."""
-
-    def __init__(self, name: str, start_ns: int, attributes: Mapping[str, Any]) -> None:
-        self.name = name
-        self.start_ns = start_ns
-        self.end_ns = 0
-        self.attributes = dict(attributes)
-        self.status: tuple[str, str | None] = ("UNSET", None)
-        self.has_parent = False
-
-
-class StandIn:
-    """As much of OpenTelemetry's API as a span needs."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.spans: list[Told] = []
-        trace: Any = ModuleType("opentelemetry.trace")
-        context: Any = ModuleType("opentelemetry.context")
-        trace.get_tracer = lambda name, version, tracer_provider=None: self
-        trace.StatusCode = type("StatusCode", (), {"OK": "OK", "ERROR": "ERROR"})
-        trace.Status = lambda code, description=None: (code, description)
-        context.Context = dict
-        for name, module in (("opentelemetry.trace", trace), ("opentelemetry.context", context)):
-            monkeypatch.setitem(sys.modules, name, module)
-        monkeypatch.setitem(sys.modules, "opentelemetry", ModuleType("opentelemetry"))
-
-    def start_span(self, name: str, *, context: Any, start_time: int, attributes: Mapping[str, Any]) -> Any:
-        """Begin a span."""
-        told = Told(name, start_time, attributes)
-        told.has_parent = context != {}
-        stand_in = self
-
-        class Span:
-            def set_status(self, status: tuple[str, str | None]) -> None:
-                told.status = status
-
-            def end(self, end_time: int) -> None:
-                told.end_ns = end_time
-                stand_in.spans.append(told)
-
-        return Span()
-
-    def finished(self) -> list[Told]:
-        """The spans that have ended."""
-        return self.spans
-
-
-class Real:
-    """OpenTelemetry's own SDK."""
+class Traced:
+    """Spans, and what became of them."""
 
     def __init__(self) -> None:
-        trace = pytest.importorskip("opentelemetry.sdk.trace", reason="opentelemetry-sdk is not installed")
-        export = pytest.importorskip("opentelemetry.sdk.trace.export")
-        memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
-        self._exporter = memory.InMemorySpanExporter()
-        self.provider = trace.TracerProvider()
-        self.provider.add_span_processor(export.SimpleSpanProcessor(self._exporter))
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.spans = Spans(self.provider)
 
-    def finished(self) -> list[Told]:
+    def finished(self) -> Sequence[ReadableSpan]:
         """The spans that have ended."""
-        found = []
-        for span in self._exporter.get_finished_spans():
-            told = Told(span.name, span.start_time, span.attributes)
-            told.end_ns = span.end_time
-            told.status = (span.status.status_code.name, span.status.description)
-            told.has_parent = span.parent is not None
-            found.append(told)
-        return found
+        return self._exporter.get_finished_spans()
+
+    def last(self) -> ReadableSpan:
+        return self.finished()[-1]
 
 
-@pytest.fixture(params=["stand-in", "sdk"])
-def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Spans, Any]:
-    if request.param == "sdk":
-        real = Real()
-        return Spans(real.provider), real
-    stand_in = StandIn(monkeypatch)
-    return Spans(), stand_in
+@pytest.fixture
+def traced() -> Traced:
+    return Traced()
 
 
 def event(name: str, seconds: float = 0, **fields: Any) -> Event:
     return Event(name, LEVELS[name], START + timedelta(seconds=seconds), fields)
 
 
-def test_a_task_that_completed(taken: tuple[Spans, Any]) -> None:
+def test_a_task_that_completed(traced: Traced) -> None:
     """A run of a task is a root span with its times, its cause and its due."""
-    spans, otel = taken
     due = START.isoformat()
-    spans.listener(event("TaskRunStarted", taskName="a", scheduledTime=due, actualTime=due, cause="cron"))
-    assert otel.finished() == []
-    spans.listener(event("TaskRunCompleted", 2, taskName="a", duration=1500, success=True))
-    [span] = otel.finished()
-    assert (span.name, span.start_ns, span.end_ns) == (
-        "a",
-        START_NS + SECOND_NS // 2,
-        START_NS + 2 * SECOND_NS,
-    )
+    started = event("TaskRunStarted", taskName="a", scheduledTime=due, actualTime=due, cause="cron")
+    traced.spans.listener(started)
+    assert traced.finished() == ()
+    traced.spans.listener(event("TaskRunCompleted", 2, taskName="a", duration=1500, success=True))
+    span = traced.last()
+    assert (span.name, span.start_time, span.end_time) == ("a", START_NS, START_NS + 2 * SECOND_NS)
     assert span.attributes == {"duly.task": "a", "duly.reason": "cron", "duly.scheduled_time": due}
-    assert span.status[0] == "OK"
-    assert not span.has_parent
+    assert span.status.is_ok
+    assert span.parent is None
 
 
-def test_a_task_that_failed(taken: tuple[Spans, Any]) -> None:
-    """A failure is an error with its message."""
-    spans, otel = taken
-    spans.listener(event("TaskRunFailed", 1, taskName="a", duration=1, success=False, error="ValueError: no"))
-    [span] = otel.finished()
-    assert span.status == ("ERROR", "ValueError: no")
+def test_a_task_that_failed(traced: Traced) -> None:
+    """A failure is an error with its message, and what was raised is recorded with its traceback."""
+    with pytest.raises(ValueError, match="invalid literal") as raised:
+        int("no")
+    failed = event("TaskRunFailed", 1, taskName="a", duration=1, success=False, error="ValueError: no")
+    traced.spans.listener(Event(failed.name, failed.level, failed.time, failed.fields, raised.value))
+    span = traced.last()
+    assert span.start_time == START_NS + SECOND_NS - 1_000_000, "its start was not heard"
+    assert span.status.description == "ValueError: no"
     assert span.attributes == {"duly.task": "a"}
+    (recorded,) = span.events
+    assert recorded.attributes is not None
+    assert recorded.attributes["exception.type"] == "ValueError"
+    assert "test_a_task_that_failed" in str(recorded.attributes["exception.stacktrace"])
 
 
-def test_a_run_of_a_timer(taken: tuple[Spans, Any]) -> None:
+def test_a_run_of_a_timer(traced: Traced) -> None:
     """A run that a timer started has the timer, its due and the exit code, and nothing of other runs."""
-    spans, otel = taken
-    due = START.isoformat()
+    spans, due = traced.spans, START.isoformat()
     told: dict[str, Any] = {"service": "backup", "runId": 7, "reason": "schedule", "timer": "nightly"}
     spans.listener(
         event("TimerFired", timer="nightly", target="backup", reason="schedule", scheduledTime=due, runId=7)
     )
+    parent = spans.environment(7, "backup")["TRACEPARENT"]
     spans.listener(event("ServiceRunStarted", **told, pid=1))
     spans.listener(event("ServiceRunStarted", service="web", runId=8, reason="boot", pid=2))
     spans.listener(event("ServiceRunEnded", 3, **told, result="exit", exitCode=3, signal=None, duration=3000))
-    [span] = otel.finished()
-    assert (span.name, span.start_ns, span.end_ns) == ("backup", START_NS, START_NS + 3 * SECOND_NS)
+    (span,) = traced.finished()
+    assert (span.name, span.start_time, span.end_time) == ("backup", START_NS, START_NS + 3 * SECOND_NS)
     assert span.attributes == {
         "duly.service": "backup",
         "duly.timer": "nightly",
@@ -150,15 +100,73 @@ def test_a_run_of_a_timer(taken: tuple[Spans, Any]) -> None:
         "duly.scheduled_time": due,
         "process.exit.code": 3,
     }
-    assert span.status == ("ERROR", "exit")
+    assert span.status.description == "exit"
+    assert span.context is not None
+    assert parent.startswith(f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-0")
 
 
-def test_runs_that_never_end_are_forgotten(taken: tuple[Spans, Any]) -> None:
+def test_nobody_takes_spans() -> None:
+    """Without a provider no process is told of a span that goes nowhere."""
+    assert Spans(trace.NoOpTracerProvider()).environment(1, "backup") == {}
+
+
+def test_runs_that_never_end_are_forgotten(traced: Traced) -> None:
     """Starts without an end do not fill the memory."""
-    spans, _ = taken
     for number in range(12_000):
-        spans.listener(event("ServiceRunStarted", service="a", runId=number, reason="boot", pid=1))
-    assert len(spans._began) == 10_000
+        traced.spans.listener(event("ServiceRunStarted", service="a", runId=number, reason="boot", pid=1))
+    assert len(traced.spans._open) == 10_000
+
+
+@pytest.mark.parametrize("is_in_thread", [False, True])
+def test_the_span_of_a_task_is_current(traced: Traced, *, is_in_thread: bool) -> None:
+    """What a body does is part of its run, on the loop and in a thread; two runs do not mix."""
+    tracer, both = traced.provider.get_tracer("body"), asyncio.Barrier(2)
+
+    def work() -> None:
+        with tracer.start_as_current_span("inner"):
+            pass
+
+    async def on_loop() -> None:
+        await both.wait()  # so that the runs are in flight together
+        work()
+
+    async def scenario() -> None:
+        app = App(":memory:", listeners=[traced.spans.listener])
+        for name in ("a", "b"):
+            app.declare(work if is_in_thread else on_loop, every("1h"), name=name)
+        async with app, asyncio.timeout(10):
+            await asyncio.gather(*[await app.run_now(name) for name in ("a", "b")])
+        assert not trace.get_current_span().get_span_context().is_valid
+
+    asyncio.run(scenario())
+    of_runs = {span.context.span_id: span for span in traced.finished() if span.context and not span.parent}
+    inner = [span for span in traced.finished() if span.parent is not None]
+    assert sorted(span.name for span in of_runs.values()) == ["a", "b"]
+    assert {span.parent.span_id for span in inner if span.parent} == set(of_runs)
+
+
+def test_a_listener_that_fails_on_a_call(capsys: pytest.CaptureFixture[str]) -> None:
+    """A listener that raises when a callback is called is reported; the callback is called all the same."""
+    calls = []
+
+    class Broken:
+        def __repr__(self) -> str:
+            return "broken"
+
+        def __call__(self, event: Event) -> None: ...
+
+        def on_call(self, name: str) -> None:
+            raise ValueError(name)
+
+    async def scenario() -> None:
+        app = App(":memory:", listeners=[Broken()])
+        app.declare(lambda: calls.append(1), every("1h"), name="a")
+        async with app, asyncio.timeout(10):
+            await (await app.run_now("a"))
+
+    asyncio.run(scenario())
+    assert calls == [1]
+    assert capsys.readouterr().err == "duly: listener broken failed on a call: ValueError: a\n"
 
 
 def test_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,13 +174,9 @@ def test_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     assert spans_if_installed() is None
     with pytest.raises(ImportError, match="pip install opentelemetry-sdk"):
-        Spans()
+        LazySpans()
 
 
-def test_with_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_opentelemetry() -> None:
     """With it there is one."""
-    stand_in = StandIn(monkeypatch)
-    listener = spans_if_installed()
-    assert listener is not None
-    listener(event("TaskRunCompleted", taskName="a", duration=1, success=True))
-    assert [span.name for span in stand_in.finished()] == ["a"]
+    assert isinstance(spans_if_installed(), Spans)

@@ -266,6 +266,10 @@ class Daemon:
     def time_writes(self, on_write: OnWrite) -> None:
         self._store.on_write = on_write
 
+    def add_variables(self, variables: Callable[[int, str], Mapping[str, str]]) -> None:
+        """Have *variables* say what to add to the environment of each run, by its id and its service."""
+        self._supervisor.add_variables(variables)
+
     # --- what it runs ---
 
     def _services(self) -> Sequence[Service]:

@@ -97,6 +97,8 @@ class Watch:
         daemon.fault_sources.append(self._violations)
         if self.metrics is not None:
             daemon.time_writes(self.metrics.store_wrote)
+        if self._spans is not None:
+            daemon.add_variables(self._spans.environment)
 
     async def close(self) -> None:
         """End, a moment after the daemon did."""

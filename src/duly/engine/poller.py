@@ -308,6 +308,7 @@ class Poller(Generic[T]):
         if (timeout_us := self._timeout_us(run)) is not None:
             # From the call: the time in the queue of the loop is not the run's.
             self._limits.begin(run, run.called_us + timeout_us)
+        self._announcer.announce_call(run.name)
         return True
 
     def _timeout_us(self, run: ActiveRun[T]) -> int | None:

@@ -6,7 +6,7 @@ ours. The end is that of this run and no other, because everything about it hang
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -37,6 +37,8 @@ class RunContext:
     pauses: Pauses
     tokens: RunTokens
     settings: Settings
+    variables: Callable[[int, str], Mapping[str, str]] = lambda _run_id, _service: {}
+    """What to add to the environment of a run that begins now, by its id and its service."""
     locks: dict[str, "Execution"] = field(default_factory=dict)
     """The locks that are held, each with the run that holds it."""
     recording: asyncio.Future[bool] | None = None
@@ -180,7 +182,8 @@ class Execution:
 
     async def _spawned(self) -> Process:
         service, context = self.service, self._context
-        env = {**service.env, RUN_ID: context.tokens.run_name(self.row.id)}
+        more = context.variables(self.row.id, service.id)
+        env = {**more, **service.env, RUN_ID: context.tokens.run_name(self.row.id)}
         command = ProcessCommand(service.command, env, service.cwd, options_of(service))
         if self.watchdog is not None:
             # Before the process is made: one that is forked unwatched could outlive the lease.

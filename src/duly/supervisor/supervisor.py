@@ -8,7 +8,7 @@ another's, and no exception of one ends the supervisor. It knows nothing of time
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -91,6 +91,10 @@ class Supervisor:
     @settings.setter
     def settings(self, settings: Settings) -> None:
         self._context.settings = settings
+
+    def add_variables(self, variables: Callable[[int, str], Mapping[str, str]]) -> None:
+        """Have *variables* say what to add to the environment of each run, by its id and its service."""
+        self._context.variables = variables
 
     @property
     def is_stopping(self) -> bool:
