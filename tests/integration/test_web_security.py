@@ -1,5 +1,7 @@
 """The security of the dashboard, row by row: whom a real server believes, and what it lets change."""
 
+import gzip
+
 import pytest
 
 from duly.daemon.operations import OPERATIONS
@@ -166,11 +168,36 @@ def test_changes(
     assert bool(open_site.site.backend.did) == (status == 200)
 
 
+@pytest.mark.parametrize(
+    ("path", "accepted", "is_compressed"),
+    [
+        ("/", "gzip, deflate, br", True),
+        ("/", "br;q=1.0, gzip;q=0.8, *;q=0.1", True),
+        ("/api/v1/openapi.json", "gzip", True),
+        ("/", "gzip;q=0", False),
+        ("/", "identity", False),
+        ("/api/v1/session", "gzip", False),
+    ],
+)
+def test_compression(path: str, accepted: str, *, is_compressed: bool) -> None:
+    """What is large is compressed for clients that take gzip, and is the same as what others get."""
+    with serving() as served:
+        plain = served.ask("GET", path)
+        reply = served.ask("GET", path, {"accept-encoding": accepted})
+        assert (reply.headers["content-encoding"] == "gzip") == is_compressed
+        if is_compressed:
+            assert int(str(reply.headers["content-length"])) == len(reply.body) < len(plain.body) / 2
+            assert reply.headers["vary"] == "accept-encoding"
+            shown = gzip.decompress(reply.body)
+            assert (shown[:15], shown[-100:]) == (plain.body[:15], plain.body[-100:])
+        assert served.ask("GET", "/runs/4", {"accept-encoding": "gzip"}).status == 200
+
+
 def test_expired_session() -> None:
     """The session token of a page that was open for too long is refused, and says what to do."""
     now_s = [1_000.0]
     site = FakeSite()
-    with serving(site=site, app=create_app(site, settings(), now_s=lambda: now_s[0])) as served:
+    with serving(site=site, app=create_app(site, settings(), wall_s=lambda: now_s[0])) as served:
         session = served.session()
         now_s[0] += 12 * 3600 - 2
         assert served.ask(*START, session, BACKUP).status == 200
@@ -184,7 +211,7 @@ def test_a_page_in_use_keeps_its_session() -> None:
     """Loading any page renews the session, and the forms of pages that are still open go on working."""
     now_s = [1_000.0]
     site = FakeSite()
-    with serving(site=site, app=create_app(site, settings(), now_s=lambda: now_s[0])) as served:
+    with serving(site=site, app=create_app(site, settings(), wall_s=lambda: now_s[0])) as served:
         session = served.session()
         now_s[0] += 7 * 3600
         renewed = cookie_of(served.ask("GET", "/api/v1/session", {"cookie": session["cookie"]}))

@@ -6,7 +6,9 @@ import json
 import os
 import socket
 import stat
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from duly.config.schema import Config, Dashboard
 from duly.daemon.operations import OPERATIONS
 from duly.web import security
+from duly.web.app import create_app
 from duly.web.server import WebServer
 from duly.web.settings import WebLimits, WebRefusedError, WebSettings, settings_from
 from tests.worlds.daemons import CONFIG
@@ -150,6 +153,91 @@ def test_guessing_is_slow() -> None:
         statuses = [served.ask("GET", "/api/v1/status", wrong).status for _ in range(5)]
         assert statuses == [401, 401, 401, 429, 429]
         assert served.ask("GET", "/api/v1/status", right).status == 429
+
+
+FORWARDED = "x-forwarded-for"
+
+
+def serving_at_noon(given: WebSettings) -> AbstractContextManager[Served]:
+    """A dashboard whose clock stands still: wrong tokens are counted by the minute."""
+    site = FakeSite()
+    return serving(given, site, create_app(site, given, now_s=lambda: 43_200.0))
+
+
+@pytest.mark.parametrize(
+    ("proxies", "forwarded", "statuses"),
+    [
+        ((), "198.51.100.7", (429, 429)),
+        (("127.0.0.0/8",), "198.51.100.7", (429, 200)),
+        (("127.0.0.0/8", "10.0.0.0/8"), "203.0.113.9, 198.51.100.7, 10.0.0.3", (429, 200)),
+        (("127.0.0.0/8",), "nobody", (429, 200)),
+    ],
+    ids=["no proxy", "a proxy", "two proxies", "a proxy that talks nonsense"],
+)
+def test_guessing_behind_a_proxy(proxies: tuple[str, ...], forwarded: str, statuses: tuple[int, int]) -> None:
+    """Wrong tokens lock out the address that the proxy names, and nobody else; others are not believed."""
+    networks = tuple(map(ip_network, proxies))
+    given = replace(GUARDED, trusted_proxies=networks, limits=WebLimits(failures=3))
+    with serving_at_noon(given) as served:
+        guesser, other = {FORWARDED: forwarded}, {FORWARDED: "198.51.100.8"}
+        for _ in range(3):
+            served.ask("GET", "/api/v1/status", {**bearer("wrong-token-of-some-length"), **guesser})
+        asked = [
+            served.ask("GET", "/api/v1/status", {**bearer(OPERATOR), **each}) for each in (guesser, other)
+        ]
+        assert tuple(reply.status for reply in asked) == statuses
+
+
+def test_a_guesser_cannot_choose_an_address() -> None:
+    """What a client writes into the header itself stands left of what the proxy has seen."""
+    given = replace(GUARDED, trusted_proxies=(ip_network("127.0.0.1"),), limits=WebLimits(failures=3))
+    with serving_at_noon(given) as served:
+        statuses = [
+            served.ask(
+                "GET",
+                "/api/v1/status",
+                {**bearer("wrong-token-of-some-length"), FORWARDED: f"192.0.2.{number}, 198.51.100.7"},
+            ).status
+            for number in range(5)
+        ]
+        assert statuses == [401, 401, 401, 429, 429]
+
+
+# --- sessions over a restart ---
+
+
+def test_sessions_survive_a_restart(tmp_path: Path) -> None:
+    """Who is logged in stays so over a restart; who has logged out stays that, too."""
+    given = replace(GUARDED, sessions_path=tmp_path / "state.db.sessions")
+    with serving(given) as served:
+        stays, leaves = cookie_of(log_in(served, OPERATOR)), cookie_of(log_in(served, OPERATOR))
+        csrf = json.loads(served.ask("GET", "/api/v1/session", {"cookie": leaves}).body)["csrf"]
+        assert served.ask("POST", "/logout", {"cookie": leaves, "x-csrf-token": csrf}).status == 303
+    with serving(given) as served:
+        statuses = [served.ask("GET", "/api/v1/status", {"cookie": each}).status for each in (stays, leaves)]
+        assert statuses == [200, 401]
+
+
+@pytest.mark.parametrize("changed", ["operator_token", "viewer_token"])
+def test_a_new_token_ends_sessions(tmp_path: Path, changed: str) -> None:
+    """Whoever changes a token wants nobody to come in by the one before."""
+    given = replace(GUARDED, sessions_path=tmp_path / "state.db.sessions")
+    with serving(given) as served:
+        cookie = {"cookie": cookie_of(log_in(served, OPERATOR))}
+    more: dict[str, Any] = {changed: "another-token-of-some-length"}
+    with serving(replace(given, **more)) as served:
+        assert served.ask("GET", "/api/v1/status", cookie).status == 401
+
+
+def test_a_damaged_file_ends_sessions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """If nobody knows who has logged out, all sessions end, and the log says why."""
+    given = replace(GUARDED, sessions_path=tmp_path / "state.db.sessions")
+    with serving(given) as served:
+        cookie = {"cookie": cookie_of(log_in(served, OPERATOR))}
+    (tmp_path / "state.db.sessions").write_text("{")
+    with serving(given) as served:
+        assert served.ask("GET", "/api/v1/status", cookie).status == 401
+    assert "all sessions end" in caplog.text
 
 
 def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:

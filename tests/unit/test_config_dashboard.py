@@ -83,6 +83,10 @@ def test_addresses(text: str, expected: ListenAddress) -> None:
         ({"allowed_hosts": 3}, "allowed_hosts must be a list of host names, not 3"),
         ({"allowed_hosts": ["a:80"]}, 'and "a:80" is none; write names such as'),
         ({"allowed_hosts": ["*"]}, 'and "*" is none'),
+        ({"trusted_proxies": "10.0.0.1"}, 'trusted_proxies must be a list of addresses; write ["10.0.0.1"]'),
+        ({"trusted_proxies": ["proxy"]}, 'and "proxy" is none; write addresses or networks such as'),
+        ({"trusted_proxies": ["10.0.0.1/8"]}, 'and "10.0.0.1/8" is none'),
+        ({"trusted_proxies": [10]}, "and 10 is none"),
         ({"allowed_hosts": ["a"] * 101}, "allowed_hosts has 101 elements; at most 100 are allowed"),
     ],
 )

@@ -68,6 +68,7 @@ _DASHBOARD_ALIASES = {
     **dict.fromkeys(("token", "operator_token", "operator_token_file"), "token_file"),
     **dict.fromkeys(("viewer_token",), "viewer_token_file"),
     **dict.fromkeys(("hosts", "host_names"), "allowed_hosts"),
+    **dict.fromkeys(("proxies", "trusted_proxy"), "trusted_proxies"),
 }
 _SETTING_ALIASES = {"tz": "timezone", "time_zone": "timezone", "database": "store", "db": "store"}
 
@@ -449,6 +450,7 @@ DASHBOARD_VALUES: Mapping[str, Checker] = {
     "token_file": values.path_text,
     "viewer_token_file": values.path_text,
     "allowed_hosts": values.hosts,
+    "trusted_proxies": values.networks,
 }
 
 

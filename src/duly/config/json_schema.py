@@ -43,6 +43,7 @@ _OF_CHECKERS: Mapping[Any, JsonSchema] = {
     values.intervals: {"type": "array", "items": _LENGTH},
     values.names: _TEXTS,
     values.hosts: _TEXTS,
+    values.networks: _TEXTS,
     values.patterns: {"type": ["string", "array"], "items": _TEXT},
     values.argv: {"type": ["string", "array"], "items": _TEXT},
     values.environment: {"type": "object", "additionalProperties": _TEXT},

@@ -294,6 +294,8 @@ class Dashboard:
     viewer_token_file: str | None = None
     allowed_hosts: tuple[str, ...] = ()
     """Names under which it answers, besides those of this host."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses, or networks, of proxies whose word of where a request came from is taken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
+from ipaddress import ip_network
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -507,6 +508,20 @@ def hosts(value: object, key: str) -> tuple[str, ...]:
                 f"{key} must be a list of host names, and {value_text(item)} is none; {reason}", key
             )
         found[plain(item).lower()] = None
+    return tuple(found)
+
+
+def networks(value: object, key: str) -> tuple[str, ...]:
+    """Addresses and networks, such as 10.0.0.7 and 10.0.0.0/8, each once."""
+    found: dict[str, None] = {}
+    for item in _items(value, key, "addresses", _MOST_HOSTS):
+        try:
+            found[str(ip_network(item if isinstance(item, str) else ""))] = None
+        except ValueError:
+            reason = "write addresses or networks such as 10.0.0.7 or 10.0.0.0/8"
+            raise EntryFault(
+                f"{key} must be a list of addresses, and {value_text(item)} is none; {reason}", key
+            ) from None
     return tuple(found)
 
 

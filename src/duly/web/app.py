@@ -38,11 +38,17 @@ _WORDS = {
 }
 
 
-def create_app(site: Site, settings: WebSettings, *, now_s: Callable[[], float] = time.monotonic) -> ASGIApp:
-    """The application of *site*. *now_s* is a clock that nobody sets."""
+def create_app(
+    site: Site,
+    settings: WebSettings,
+    *,
+    now_s: Callable[[], float] = time.monotonic,
+    wall_s: Callable[[], float] = time.time,  # noqa: TID251 (sessions outlive the process)
+) -> ASGIApp:
+    """The application of *site*. *now_s* is a clock that nobody sets, *wall_s* one that a restart keeps."""
     # Browsers give a cookie to every port of a host: two daemons must not take each other's.
     digest = hashlib.blake2s(f"{site.name}\n{settings.listen}".encode(), digest_size=4).hexdigest()
-    authenticator = Authenticator(settings, f"duly_{digest}", now_s)
+    authenticator = Authenticator(settings, f"duly_{digest}", now_s, wall_s)
     routes = [*api.routes(site), *_probes(site), *login_routes(authenticator), *pages.routes(site)]
     handlers: dict[Any, Any] = {HTTPException: _error_response}
     # Not a whole Starlette: it would answer what fails inside before the guard can.

@@ -1,24 +1,32 @@
 """Who comes in: sessions in cookies, tokens, and the POSTs that log in and out. The form is one of `pages`.
 
-A session is a cookie that is signed and not stored. The key is made when the process starts, so nothing
-outlives it. The token of a session (`csrf`) is derived from the cookie with that key: who has the cookie
-alone cannot make it, and a foreign page has neither.
+A session is a cookie that is signed and not stored. Where there is a file for what was logged out of, the
+key is made of the tokens: sessions outlive the process, and end when a token is changed. Elsewhere the key is
+made when the process starts, and nothing outlives it. The token of a session (`csrf`) is derived from the
+cookie with that key: who has the cookie alone cannot make it, and a foreign page has neither.
 
 Fields of the form at /login: token, csrf, next. A wrong token leads back to /login?failed=1.
 """
 
+import asyncio
 import hashlib
 import hmac
+import logging
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, quote
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
+from duly.events import described
 from duly.web import security
 from duly.web.security import (
     LOGIN,
@@ -32,6 +40,9 @@ from duly.web.security import (
 )
 from duly.web.settings import WebSettings
 
+_logger = logging.getLogger("duly.web")
+
+UNIX_PEER = "the unix socket"
 _LIFE_S = 12 * 3600.0
 _MOST_ENDED = 4_096
 _MOST_ADDRESSES = 1_024
@@ -68,17 +79,60 @@ class Session(NamedTuple):
     expires_s: int
 
 
-class Authenticator:
-    """Who comes in: makes and reads cookies, and counts wrong tokens. *now_s* is a clock that nobody sets."""
+class EndedSessions:
+    """The sessions that were logged out of; in a file, if there is one, or a restart would revive them."""
 
-    def __init__(self, settings: WebSettings, cookie: str, now_s: Callable[[], float]) -> None:
+    def __init__(self, path: Path | None, wall_s: Callable[[], float]) -> None:
+        self._path = path
+        self._wall_s = wall_s
+        self._until: dict[str, int] = {}
+        """By nonce until when to remember."""
+        with suppress(FileNotFoundError):
+            if path is not None:
+                self._until = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+
+    def __contains__(self, nonce: str) -> bool:
+        return nonce in self._until
+
+    def add(self, nonce: str, until_s: int) -> None:
+        """Remember that a session is over. Raises OSError."""
+        now_s = self._wall_s()
+        self._until = {known: until for known, until in self._until.items() if until > now_s}
+        # The oldest is forgotten, and its cookie good again: better than to grow without bound.
+        while len(self._until) >= _MOST_ENDED:
+            del self._until[next(iter(self._until))]
+        self._until[nonce] = until_s
+        if self._path is not None:
+            new = self._path.with_name(f"{self._path.name}.new")
+            new.write_bytes(msgspec.json.encode(self._until))
+            new.replace(self._path)
+
+
+class Authenticator:
+    """Who comes in: makes and reads cookies, and counts wrong tokens.
+
+    *now_s* is a clock that nobody sets; cookies go by *wall_s*, which goes on over a restart.
+    """
+
+    def __init__(
+        self,
+        settings: WebSettings,
+        cookie: str,
+        now_s: Callable[[], float],
+        wall_s: Callable[[], float],
+    ) -> None:
         self.settings = settings
         self._cookie = cookie
-        self._key = secrets.token_bytes(32)
-        self._now_s = now_s
+        self._wall_s = wall_s
         self._failures = Counts(now_s)
-        self._ended: dict[str, int] = {}
-        """By nonce the sessions that were logged out of, and until when to remember that."""
+        path = settings.sessions_path if security.has_tokens(settings) else None
+        try:
+            self._ended = EndedSessions(path, wall_s)
+        except (OSError, msgspec.DecodeError) as error:
+            # Nobody knows any more who has logged out: then everybody has to log in again.
+            _logger.warning("all sessions end: %s cannot be read: %s", path, described(error))
+            path, self._ended = None, EndedSessions(None, wall_s)
+        self._key = secrets.token_bytes(32) if path is None else _lasting_key(settings)
 
     # --- sessions ---
 
@@ -92,18 +146,13 @@ class Authenticator:
         """
         if session is None:
             return self.new_session(role)
-        is_aging = session.expires_s - self._now_s() < _LIFE_S / 2
+        is_aging = session.expires_s - self._wall_s() < _LIFE_S / 2
         return session._replace(expires_s=self._expiry()) if is_aging else session
 
     def end(self, session: Session) -> None:
-        """Log out: its cookie is worth nothing from now on."""
-        now_s = self._now_s()
-        self._ended = {nonce: until for nonce, until in self._ended.items() if until > now_s}
-        # The oldest is forgotten, and its cookie good again: better than to grow without bound.
-        while len(self._ended) >= _MOST_ENDED:
-            del self._ended[next(iter(self._ended))]
+        """Log out: its cookie is worth nothing from now on. Raises OSError if that cannot be kept."""
         # Longer than this cookie says: a renewed one of the same session lives on.
-        self._ended[session.nonce] = session.expires_s + int(_LIFE_S)
+        self._ended.add(session.nonce, session.expires_s + int(_LIFE_S))
 
     def session_of(self, incoming: IncomingRequest) -> Session | None:
         """The session of a request; None if its cookie is not ours, or over."""
@@ -113,7 +162,7 @@ class Authenticator:
             return None
         role, expires, nonce = body.split(".", 2)
         session = Session(_ROLES[role], nonce, int(expires))
-        is_over = session.expires_s <= self._now_s() or session.nonce in self._ended
+        is_over = session.expires_s <= self._wall_s() or session.nonce in self._ended
         return None if is_over else session
 
     def set_cookie(self, session: Session) -> str:
@@ -131,7 +180,7 @@ class Authenticator:
         return _is_equal(given, self.csrf(session))
 
     def _expiry(self) -> int:
-        return int(self._now_s() + _LIFE_S)
+        return int(self._wall_s() + _LIFE_S)
 
     def _mac(self, use: str, text: str) -> str:
         message = f"{use}:{text}".encode("utf-8", "replace")
@@ -149,6 +198,14 @@ class Authenticator:
             return role
         self._failures.more(peer)
         return HttpRefusal(401, "login_needed", "this token is not one of ours")
+
+
+def _lasting_key(settings: WebSettings) -> bytes:
+    """The key of cookies that outlive the process: who can make it has the tokens, and needs no cookie."""
+    # Each token in a hash of its own: two pairs must not come to the same text.
+    tokens = (settings.operator_token or "", settings.viewer_token or "")
+    parts = [hashlib.sha256(token.encode()).digest() for token in tokens]
+    return hashlib.sha256(b"duly sessions" + b"".join(parts)).digest()
 
 
 def _is_equal(given: str, mac: str) -> bool:
@@ -170,9 +227,34 @@ def form_in(body: bytes) -> dict[str, str]:
     return {name: values[0] for name, values in fields.items() if len(values) == 1}
 
 
-def peer_of(scope: Scope) -> str:
+def peer_of(scope: Scope, settings: WebSettings) -> str:
+    """Who asks: the address at the other end, or if that is a proxy of ours, what the proxy says of it."""
     client = scope.get("client")
-    return str(client[0]) if client else "the unix socket"
+    peer = str(client[0]) if client else UNIX_PEER
+    if not is_trusted_proxy(peer, settings):
+        return peer  # whatever it says of others may be made up
+    forwarded = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
+    # From the right: each proxy appends whom it has seen, and what is left of a stranger is the stranger's.
+    for hop in reversed(forwarded.decode("latin-1").split(",")):
+        address = hop.strip()
+        try:
+            ip_address(address)
+        except ValueError:
+            return peer
+        peer = address
+        if not is_trusted_proxy(peer, settings):
+            return peer
+    return peer
+
+
+def is_trusted_proxy(peer: str, settings: WebSettings) -> bool:
+    if peer == UNIX_PEER:
+        return settings.address.path is not None and bool(settings.trusted_proxies)
+    try:
+        address = ip_address(peer)
+    except ValueError:
+        return False
+    return any(address in network for network in settings.trusted_proxies)
 
 
 def login_routes(authenticator: Authenticator) -> list[BaseRoute]:
@@ -180,29 +262,30 @@ def login_routes(authenticator: Authenticator) -> list[BaseRoute]:
     async def log_in(request: Request) -> Response:
         form = form_in(await request.body())
         going = local_path(form.get("next", "/"))
-        role = authenticator.role_of_token(form.get("token", ""), peer_of(request.scope))
+        role = authenticator.role_of_token(form.get("token", ""), request.state.peer)
         if isinstance(role, HttpRefusal):
             if role.status == 429:
                 return refusal_response(request.state.incoming, role)
             return RedirectResponse(f"{LOGIN}?failed=1&next={quote(going, safe='')}", 303)
-        _end(request)
+        await _end(request)
         # A session of its own: one that somebody planted in the browser before is worth nothing afterwards.
         return RedirectResponse(
             going, 303, {"set-cookie": authenticator.set_cookie(authenticator.new_session(role))}
         )
 
     async def log_out(request: Request) -> Response:
-        _end(request)
+        await _end(request)
         return RedirectResponse(LOGIN, 303, {"set-cookie": authenticator.forget_cookie()})
 
     async def session(request: Request) -> Response:
         who = visitor(request)
         return json_response(b'{"role":"%s","csrf":"%s"}' % ((who.role or "").encode(), who.csrf.encode()))
 
-    def _end(request: Request) -> None:
+    async def _end(request: Request) -> None:
         before: Session | None = request.state.session
         if before is not None:
-            authenticator.end(before)
+            # In a thread: it may write a file.
+            await asyncio.to_thread(authenticator.end, before)
 
     return [
         Route(LOGIN, log_in, methods=["POST"]),

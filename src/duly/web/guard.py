@@ -1,12 +1,15 @@
 """The guard: everything that comes and goes passes it (ASGI). It applies `security` and adds the headers.
 
 It reads the whole body of a POST before anybody acts on it, so a form is checked before its handler sees it.
-Responses are passed on as they come, so streams stay streams. The reason of a failure goes to the log; the
+Responses are passed on as they come, so streams stay streams; what comes in one piece is compressed for
+clients that take gzip. Our session token may be compressed beside what others chose, because no foreign page
+can have a browser ask for it with our cookie (SameSite=Strict). The reason of a failure goes to the log; the
 response says only that there was one. At most 60 refusals a minute are logged, so that nobody can fill the
 disk with bad requests.
 """
 
 import asyncio
+import gzip
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +37,14 @@ from duly.web.security import (
 _logger = logging.getLogger("duly.web")
 
 _LOGGED_A_MINUTE = 60
+_COMPRESSED = frozenset(
+    (
+        *("text/html", "text/css", "text/javascript", "text/plain", "image/svg+xml", "application/json"),
+        "application/openmetrics-text",
+    )
+)
+_LEAST_BYTES = 1_000
+_LEVEL = 5
 _AGAIN = b'<!doctype html><title>duly</title><meta http-equiv="refresh" content="0"><p>One moment.'
 
 
@@ -55,7 +66,7 @@ class Guard:
             return
         url_bytes = len(scope.get("raw_path") or b"") + len(scope["query_string"])
         incoming = security.incoming_request(scope["method"], scope["path"], url_bytes, scope["headers"])
-        outgoing = _Outgoing(send)
+        outgoing = _Outgoing(send, incoming)
         try:
             await self._serve(incoming, scope, receive, outgoing)
         except asyncio.CancelledError:
@@ -84,7 +95,7 @@ class Guard:
         if refusal is not None:
             await _refuse(incoming, refusal, scope, receive, outgoing)
             return
-        peer = peer_of(scope)
+        peer = peer_of(scope, self._settings)
         session = self._authenticator.session_of(incoming)
         if session is None and security.is_lost_link(incoming):
             await Response(_AGAIN, media_type="text/html")(scope, receive, outgoing)
@@ -111,6 +122,7 @@ class Guard:
         state: dict[str, Any] = scope.setdefault("state", {})
         state["visitor"] = Visitor(role, csrf, who, security.has_tokens(self._settings))
         state["session"] = session
+        state["peer"] = peer
         state["incoming"] = incoming
         scope["app"] = self._app  # else starlette's router answers by itself what it does not find
         await self._app(scope, receive, outgoing)
@@ -172,7 +184,7 @@ class Guard:
         if number <= _LOGGED_A_MINUTE:
             # Without the query: it may hold what is nobody's business.
             said = one_line(f"{status} {incoming.method} {incoming.path}")
-            _logger.info("refused: %s from %s", said, peer_of(scope))
+            _logger.info("refused: %s from %s", said, peer_of(scope, self._settings))
         elif number == _LOGGED_A_MINUTE + 1:
             _logger.warning("%d requests were refused in a minute; no more is said", _LOGGED_A_MINUTE)
 
@@ -200,8 +212,11 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 class _Outgoing:
     """The way out: every response gets the headers, and a cookie if there is one to set."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, incoming: IncomingRequest) -> None:
         self._send = send
+        self._takes_gzip = takes_gzip(incoming.headers.get("accept-encoding", ""))
+        self._held: Message | None = None
+        """The head of a response that may be compressed: its length is known when its body is there."""
         self.cookie: str | None = None
         self.status = 0
 
@@ -219,4 +234,28 @@ class _Outgoing:
             if self.cookie is not None:
                 headers.append("set-cookie", self.cookie)
             message = {**message, "headers": headers.raw}
+            if self._takes_gzip and headers.get("content-type", "").partition(";")[0] in _COMPRESSED:
+                self._held = message
+                return
+        elif self._held is not None:
+            head, self._held = self._held, None
+            body = message.get("body", b"")
+            if not message.get("more_body", False) and len(body) >= _LEAST_BYTES:
+                headers = MutableHeaders(raw=list(head["headers"]))
+                if "content-encoding" not in headers:
+                    # In a thread: the page of a large plan takes tens of milliseconds.
+                    body = await asyncio.to_thread(gzip.compress, body, _LEVEL, mtime=0)
+                    headers["content-encoding"], headers["content-length"] = "gzip", str(len(body))
+                    headers.add_vary_header("accept-encoding")
+                    head, message = {**head, "headers": headers.raw}, {**message, "body": body}
+            await self._send(head)
         await self._send(message)
+
+
+def takes_gzip(accepted: str) -> bool:
+    """Whether a client takes gzip, by its header Accept-Encoding."""
+    for item in accepted.lower().split(","):
+        name, _, weight = item.partition(";")
+        if name.strip() in {"gzip", "*"}:
+            return weight.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
+    return False

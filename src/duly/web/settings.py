@@ -9,16 +9,19 @@ import socket
 import stat
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 
-from duly.config.schema import DEFAULT_LISTEN, Config
+from duly.config.schema import DEFAULT_LISTEN, Config, store_path
 from duly.config.values import ListenAddress, address
 from duly.errors import SchedulerError
 
 SHORTEST_TOKEN = 16
 _LONGEST_TOKEN = 1024
 _OPERATOR, _VIEWER = "DULY_OPERATOR_TOKEN", "DULY_VIEWER_TOKEN"
+
+
+Network = IPv4Network | IPv6Network
 
 
 class WebRefusedError(SchedulerError):
@@ -51,6 +54,10 @@ class WebSettings:
     operator_token: str | None = field(default=None, repr=False)
     viewer_token: str | None = field(default=None, repr=False)
     allowed_hosts: tuple[str, ...] = ()
+    trusted_proxies: tuple[Network, ...] = ()
+    """Whose word of where a request came from is taken (X-Forwarded-For)."""
+    sessions_path: Path | None = field(default=None, repr=False)
+    """Where to remember what was logged out of; without it all sessions end with the process."""
     limits: WebLimits = WebLimits()
 
     @property
@@ -97,6 +104,8 @@ def settings_from(config: Config, environ: MutableMapping[str, str]) -> WebSetti
                 viewer if dashboard.viewer_token_file is None else token_in(Path(dashboard.viewer_token_file))
             ),
             allowed_hosts=(*dashboard.allowed_hosts, socket.gethostname().lower()),
+            trusted_proxies=tuple(ip_network(each) for each in dashboard.trusted_proxies),
+            sessions_path=Path(f"{store_path(config)}.sessions"),
         )
     )
 
