@@ -173,7 +173,11 @@ def test_operation_that_fails_unexpectedly(
 def test_table_is_whole() -> None:
     """Every operation says what it takes and whether it only reads."""
     reads = {name for name, operation in OPERATIONS.items() if operation.is_read}
-    assert reads == {"status", "timers", "services", "definitions", "history", "logs", "outputs"}
+    assert reads == {
+        *("status", "timers", "services", "definitions", "history", "run", "misses", "why", "next"),
+        *("logs", "outputs"),
+    }
+    assert all(operation.summary.endswith(".") for operation in OPERATIONS.values())
 
 
 # --- output ---

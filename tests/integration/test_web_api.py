@@ -1,5 +1,6 @@
 """The JSON API: the same operations as the socket, as its OpenAPI document says, whatever is sent to it."""
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -10,7 +11,9 @@ import pytest
 from duly.daemon.operations import OPERATIONS
 from duly.daemon.protocol import EXITS
 from duly.errors import StoreError
+from duly.store.history import MissRow
 from duly.web.api import STATUSES
+from tests.worlds.daemons import us
 from tests.worlds.web_serving import JSON, OPERATOR, FakeSite, Served, serving, settings
 
 BEARER = {"authorization": f"Bearer {OPERATOR}"}
@@ -44,6 +47,46 @@ def test_reading(served: Served) -> None:
     _, told = get(served, "history?id=backup&limit=1")
     assert ([run["id"] for run in told["runs"]], told["more"]) == ([4], True)
     assert get(served, "logs?run=1&lines=1")[1]["output"] == "three\n"
+
+
+def test_one_run(served: Served) -> None:
+    """One run is told by its number."""
+    _, told = get(served, "run?id=4")
+    assert (told["service"], told["result"], told["duration_s"]) == ("backup", "exit", 60)
+
+
+def test_why(served: Served) -> None:
+    """What became of a minute, or of the latest slot, is told as `duly why` tells it."""
+    _, told = get(served, "why?id=backup")
+    assert (told["kind"], told["run"]["id"], told["slot"]) == ("fired", 4, "2026-01-01T03:30:00+00:00")
+    assert told["sentence"].startswith('"backup" fired for its slot')
+    _, told = get(served, "why?id=backup&at=2026-01-01T04:00")
+    assert (told["kind"], told["run"]) == ("no-slot", None)
+    assert "its slots are before it at" in told["sentence"]
+
+
+def test_next(served: Served) -> None:
+    """The next firings of one timer, or of all that fire, come in order."""
+    days = [f"2026-01-0{day}T03:30:00+00:00" for day in (2, 3, 4)]
+    for path in ("next?count=3", "next?id=backup&count=3"):
+        assert [firing["at"] for firing in get(served, path)[1]["firings"]] == days
+    assert get(served, "next?id=poll")[1]["firings"] == [], "it is disabled"
+
+
+def test_pages_of_misses() -> None:
+    """Misses come newest first, and in pages."""
+    site = FakeSite()
+    with serving(settings(operator_token=OPERATOR), site) as served:
+        put = site.backend.history.put([], [MissRow("poll", us(f"12:{n:02}"), "overlap") for n in range(9)])
+        asyncio.run_coroutine_threadsafe(put, served.loop).result(10)
+        pages = [get(served, f"misses?skip={skip}&limit=4")[1] for skip in (0, 4, 8)]
+        assert [len(page["misses"]) for page in pages] == [4, 4, 2]
+        assert [page["more"] for page in pages] == [True, True, False]
+        times = [miss["at"] for page in pages for miss in page["misses"]]
+        assert times == sorted(times, reverse=True)
+        assert get(served, "misses?timer=backup")[1]["misses"] == []
+        site.backend.snapshots = None
+        assert get(served, "misses")[1]["misses"] == [], "the timers are off"
 
 
 def test_definitions_without_secrets(served: Served) -> None:
@@ -83,6 +126,13 @@ def test_acting() -> None:
     ("path", "status", "code"),
     [
         ("history?id=bakup", 404, "not_found"),
+        ("run?id=99", 404, "not_found"),
+        ("run", 400, "bad_request"),
+        ("misses?timer=bakup", 404, "not_found"),
+        ("why?id=bakup", 404, "not_found"),
+        ("why?id=backup&at=tomorrow", 400, "bad_request"),
+        ("next?id=bakup", 404, "not_found"),
+        ("next?count=0", 400, "bad_request"),
         ("logs?run=99", 404, "not_found"),
         ("logs?id=mail", 409, "failed"),
         ("logs", 400, "bad_request"),

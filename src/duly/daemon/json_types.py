@@ -215,6 +215,45 @@ class FiringJson(JsonStruct):
     at: str
 
 
+class FiringsJson(JsonStruct):
+    """What comes next, in order."""
+
+    source: Source
+    at: str
+    firings: list[FiringJson]
+
+
+class MissesJson(JsonStruct):
+    """Dues that no run answered, newest first; of those that this machine has noted."""
+
+    source: Source
+    at: str
+    misses: list[MissJson]
+    more: bool
+    """Whether there are older ones: ask again with a larger `skip`."""
+
+
+class WhyJson(JsonStruct):
+    """What became of one slot of a timer."""
+
+    timer: str
+    source: Source
+    timezone: str
+    next_run_at: str | None
+    kind: str
+    sentence: str
+    """The answer, for people."""
+    slot: str | None
+    run: RunJson | None
+    """The run that answered it."""
+    late_s: float | None
+    miss: MissJson | None
+    runs: list[RunJson]
+    """What else the timer started within that minute; its latest runs, if it has no slots."""
+    fault: str | None = None
+    """Why runs of other machines are not looked at, if they should be."""
+
+
 class EntryStateJson(JsonStruct):
     """A service or a timer that is not simply well: its state, since when, and a sentence."""
 

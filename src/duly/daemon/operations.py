@@ -27,13 +27,16 @@ from duly.daemon.protocol import (
     OperationError,
 )
 from duly.daemon.remote import Place, refreshed, run_called, runs_of
+from duly.daemon.views import TimerSnapshot
 from duly.formatting import close_names, suggestion
-from duly.instant import EARLIEST_US, instant_of, iso
+from duly.instant import EARLIEST_US, SECOND_US, instant_of, iso, time_of
 from duly.processes.output import Tail
 from duly.store.history import RemoteRun, RunRow, times_text
 
 _MOST_ROWS = 1_000
 _MOST_OUTPUTS = 100
+_MOST_RECORDED = 10_000
+"""Runs and misses of a timer that are looked through for what became of a minute."""
 _MOST_WAITING_BYTES = 256 * 1024
 
 
@@ -95,6 +98,35 @@ class OfOutputs(Params):
     limit: Count = 20
 
 
+class OfRun(Params):
+    """Which run, by its number; and on what machine, if not here."""
+
+    id: RunNumber
+    machine: str | None = None
+
+
+class OfMisses(Params):
+    """Which misses: of a timer or of all; *skip* so many of the newest."""
+
+    timer: str | None = None
+    skip: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
+    limit: Count = 50
+
+
+class OfWhy(Params):
+    """Which timer, and which minute: in the timer's zone if it names none. Without one, the latest slot."""
+
+    id: str
+    at: datetime | None = None
+
+
+class OfNext(Params):
+    """Of which timer, or of all together; and how many."""
+
+    id: str | None = None
+    count: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 10
+
+
 class OfReload(Params):
     """Whether a file that defines nothing any more is meant, and is to end everything."""
 
@@ -145,6 +177,8 @@ class Operation(NamedTuple):
     params: type[Params]
     function: Function
     is_read: bool
+    summary: str
+    """What it is for, in a sentence."""
     stream: Streaming | None = None
     may_take_long: bool = False
     """It waits for a process, for the store or for its turn."""
@@ -214,6 +248,77 @@ async def _history(backend: ReadBackend, params: OfHistory, _who: str) -> json_t
     older = None if found.older is None else json_types.PlaceJson(**found.older._asdict())
     return views.history_json(
         backend.daemon_status(), found.rows, misses, more=older is not None, older=older, fault=found.fault
+    )
+
+
+async def _run(backend: ReadBackend, params: OfRun, _who: str) -> json_types.RunJson:
+    row = await run_called(backend, params.id, params.machine)
+    if row is None:
+        raise no_run(OfLogs(run=params.id, machine=params.machine))
+    return views.run_json(row, backend.daemon_status().zone)
+
+
+async def _misses(backend: ReadBackend, params: OfMisses, _who: str) -> json_types.MissesJson:
+    limit, now = max(1, min(params.limit, _MOST_ROWS)), backend.daemon_status()
+    # While timers are off nothing of theirs is shown (spec/timers.md 7).
+    reach = params.skip + limit + 1 if now.is_timer_switch_on else 0
+    rows = (await backend.history.misses(timer=params.timer, limit=reach) if reach else [])[params.skip :]
+    if not rows and params.timer is not None:
+        check_known(backend.config, params.timer, "timer")
+    return json_types.MissesJson(
+        source=now.source,
+        at=iso(now.now_us, now.zone),
+        misses=[views.miss_json(row, now.zone) for row in rows[:limit]],
+        more=len(rows) > limit,
+    )
+
+
+async def _why(backend: ReadBackend, params: OfWhy, _who: str) -> json_types.WhyJson:
+    _check_timer(backend, params.id)
+    from duly.daemon.slots import record_of, why  # noqa: PLC0415 (the timers are on)
+
+    stale = await refreshed(backend)
+    found = await runs_of(backend, timer=params.id, limit=_MOST_RECORDED)
+    misses = await backend.history.misses(timer=params.id, limit=_MOST_RECORDED)
+    timer = next(timer for timer in backend.config.timers if timer.id == params.id)
+    snapshot, now = (backend.timers() or {}).get(params.id, TimerSnapshot()), backend.daemon_status()
+    record = record_of(timer, snapshot, now.zone, now.now_us, runs=found.rows, misses=misses)
+    # In a thread: there may be many runs to look through.
+    answer = await asyncio.to_thread(why, record, params.at)
+    return json_types.WhyJson(
+        sentence=answer.sentence,
+        timer=params.id,
+        source=now.source,
+        timezone=str(record.zone),
+        next_run_at=time_of(snapshot.next_us, record.zone),
+        kind=str(answer.kind),
+        slot=time_of(answer.slot_us, record.zone),
+        run=None if answer.run is None else views.run_json(answer.run, record.zone),
+        late_s=None if answer.late_us is None else answer.late_us / SECOND_US,
+        miss=None if answer.miss is None else views.miss_json(answer.miss, record.zone),
+        runs=[views.run_json(run, record.zone) for run in answer.runs],
+        fault=found.fault or stale,
+    )
+
+
+async def _next(backend: ReadBackend, params: OfNext, _who: str) -> json_types.FiringsJson:
+    if params.id is not None:
+        _check_timer(backend, params.id)
+    elif backend.timers() is None:
+        raise OperationError(DISABLED, views.disabled(is_parent_on=backend.config.settings.enabled).message)
+    from duly.daemon.slots import firings_after  # noqa: PLC0415 (the timers are on)
+
+    await refreshed(backend)
+    now = backend.daemon_status()
+    timers = [timer for timer in backend.config.timers if params.id in {None, timer.id}]
+    # In a thread: there may be thousands of timers.
+    found = await asyncio.to_thread(
+        firings_after, timers, backend.timers() or {}, now.zone, now.now_us, params.count
+    )
+    return json_types.FiringsJson(
+        source=now.source,
+        at=iso(now.now_us, now.zone),
+        firings=[json_types.FiringJson(timer=name, at=iso(at_us, now.zone)) for at_us, name in found],
     )
 
 
@@ -406,22 +511,38 @@ async def _shut_down(backend: DaemonBackend, _params: Nothing, who: str) -> Done
     return Done(done="stopping")
 
 
+def _reads(
+    params: type[Params], function: Function, summary: str, stream: Streaming | None = None
+) -> Operation:
+    return Operation(params, function, is_read=True, summary=summary, stream=stream)
+
+
+def _acts(params: type[Params], function: Function, summary: str, *, may_take_long: bool = True) -> Operation:
+    return Operation(params, function, is_read=False, summary=summary, may_take_long=may_take_long)
+
+
 OPERATIONS: Mapping[str, Operation] = {
-    "status": Operation(Nothing, _status, is_read=True),
-    "timers": Operation(Nothing, _timers, is_read=True),
-    "services": Operation(Nothing, _services, is_read=True),
-    "definitions": Operation(Nothing, _definitions, is_read=True),
-    "history": Operation(OfHistory, _history, is_read=True),
-    "logs": Operation(OfLogs, _logs, is_read=True, stream=_follow),
-    "outputs": Operation(OfOutputs, _outputs, is_read=True),
-    "start": Operation(OfOne, _start, is_read=False, may_take_long=True),
-    "stop": Operation(OfOne, _stop, is_read=False, may_take_long=True),
-    "trigger": Operation(OfOne, _trigger, is_read=False, may_take_long=True),
-    "enable": Operation(OfOne, _enable, is_read=False, may_take_long=True),
-    "disable": Operation(OfOne, _disable, is_read=False, may_take_long=True),
-    "gate": Operation(OfTimerSwitch, _switch_timers, is_read=False, may_take_long=True),
-    "reload": Operation(OfReload, _reload, is_read=False, may_take_long=True),
-    "shut_down": Operation(Nothing, _shut_down, is_read=False),
+    "status": _reads(Nothing, _status, "Whether all is well, and if not, why; versions, counts, what comes."),
+    "timers": _reads(Nothing, _timers, "All timers: their schedule, last and next run, and retries."),
+    "services": _reads(Nothing, _services, "All services and jobs: their state, process and last run."),
+    "definitions": _reads(Nothing, _definitions, "What the daemon runs by: its configuration as checked."),
+    "history": _reads(OfHistory, _history, "The runs of a service, of a timer or of all, newest first."),
+    "run": _reads(OfRun, _run, "One run: why and when it started, how long it took and how it ended."),
+    "misses": _reads(OfMisses, _misses, "Slots of timers that no run answered, with the reason, in pages."),
+    "why": _reads(OfWhy, _why, "Why a timer fired, or did not fire, in a minute."),
+    "next": _reads(OfNext, _next, "When timers fire next, in order."),
+    "logs": _reads(
+        OfLogs, _logs, "The output of the latest run of a service or timer, or of one run.", _follow
+    ),
+    "outputs": _reads(OfOutputs, _outputs, "The outputs of many runs, to be searched."),
+    "start": _acts(OfOne, _start, "Start a service, or a job by hand."),
+    "stop": _acts(OfOne, _stop, "Stop a service, or the run of a job."),
+    "trigger": _acts(OfOne, _trigger, "Fire a timer now."),
+    "enable": _acts(OfOne, _enable, "Have a timer fire again."),
+    "disable": _acts(OfOne, _disable, "Keep a timer from firing, also after a restart."),
+    "gate": _acts(OfTimerSwitch, _switch_timers, "Switch all timers on or off."),
+    "reload": _acts(OfReload, _reload, "Read the configuration again, and run by it."),
+    "shut_down": _acts(Nothing, _shut_down, "End the daemon and its services.", may_take_long=False),
 }
 """Every operation there is."""
 
@@ -456,7 +577,7 @@ def check_known(config: Config, id: str, kind: str = "service or timer") -> None
     raise OperationError(NOT_FOUND, f"there is no {kind} {id[:200]}{hint}", id=id, close=close)
 
 
-def _check_timer(backend: DaemonBackend, id: str) -> None:  # noqa: A002 (the word for it)
+def _check_timer(backend: ReadBackend, id: str) -> None:  # noqa: A002 (the word for it)
     config = backend.config
     if backend.timers() is None:
         raise OperationError(DISABLED, views.disabled(is_parent_on=config.settings.enabled).message)

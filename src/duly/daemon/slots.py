@@ -5,11 +5,13 @@ the latest is recorded, so an older one is answered by what came next. What noth
 be so, never guessed.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from enum import StrEnum
 from functools import partial
+from itertools import islice
 
 from duly.config.schema import Timer
 from duly.core.causes import SLOTS_ANSWERED_BY, Reason
@@ -108,6 +110,35 @@ def slots_of(
 ) -> Callable[[Instant], Instant]:
     """What answers with the first slot of a timer that is later than an instant."""
     return partial(slot_after, CalendarCache(daemon_zone).of(timer), anchor_us=registered_us or 0)
+
+
+def firings_after(
+    timers: Iterable[Timer],
+    snapshots: Mapping[str, TimerSnapshot],
+    daemon_zone: tzinfo,
+    now_us: Instant,
+    count: int,
+) -> list[tuple[Instant, str]]:
+    """The next firings of some timers together, in order, each with the id of its timer."""
+    cache = CalendarCache(daemon_zone)
+    return list(
+        islice(
+            heapq.merge(*(_firings(timer, snapshots.get(timer.id), cache, now_us) for timer in timers)), count
+        )
+    )
+
+
+def _firings(
+    timer: Timer, snapshot: TimerSnapshot | None, cache: CalendarCache, now_us: Instant
+) -> Iterator[tuple[Instant, str]]:
+    if snapshot is None or snapshot.fault is not None or snapshot.next_us is None:
+        return  # it is disabled, or nothing is due
+    # First what stands now, such as a retry or an interval, which no calendar has.
+    at_us = max(snapshot.next_us, now_us)
+    calendars, anchor_us = cache.of(timer), snapshot.registered_us or 0
+    while at_us < NEVER_US:
+        yield at_us, timer.id
+        at_us = slot_after(calendars, at_us, anchor_us)
 
 
 def why(record: TimerPast, at: datetime | None = None) -> SlotAnswer:

@@ -64,8 +64,7 @@ def document(operations: Mapping[str, Operation], routes: Sequence[ReadRoute] = 
         of[name] = of[some[0]] if len(some) == 1 else {"anyOf": [of[kind] for kind in some]}
     paths: dict[str, Any] = {}
     for name, operation in operations.items():
-        summary = (operation.params.__doc__ or "").strip().partition("\n")[0]
-        parameters = _parameters(operation.params)
+        summary, parameters = operation.summary, _parameters(operation.params)
         method = _get(name, summary, parameters, of, of[name])
         paths[f"/api/v1/{name}"] = method if operation.is_read else _post(name, summary, operation, of)
         if operation.stream is not None:
