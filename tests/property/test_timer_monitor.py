@@ -19,7 +19,7 @@ from duly.store.history import Result
 from duly.supervisor.results import RunResult
 from duly.timers import calendar, dues, reconciliation
 from duly.timers import timer as transitions
-from duly.verify.timers import TIMER_PROPERTIES, TimerMonitor, ZonedTimer
+from duly.verify.timers import TIMER_PROPERTIES, TimerMonitor, ZonedTimer, zoned_timer
 from tests.property.test_timers import Life, Plan, plan_of
 from tests.worlds.timers import FakeTargets
 
@@ -67,7 +67,9 @@ class WatchedLife(Life):
     def _new_monitor(self) -> TimerMonitor:
         def declared() -> list[ZonedTimer]:
             return [
-                ZonedTimer(state.definition, UTC, state.answered_us, state.last_missed_us)
+                zoned_timer(
+                    state.definition, UTC, answered_us=state.answered_us, missed_us=state.last_missed_us
+                )
                 for state in self.ours.timers.all()
             ]
 

@@ -14,6 +14,7 @@ from duly.config.schema import Calendar
 from duly.instant import NEVER_US, datetime_at, instant_of
 from duly.timers.calendar import CalendarCache, slot_after, slot_at_or_before
 from duly.verify.dues import Slots
+from duly.verify.timers import zoned_timer
 from tests.property.strategies import ZONES, near_transitions
 
 
@@ -64,7 +65,8 @@ def test_both_readings_agree(where: tuple[str, datetime], data: Any) -> None:
         Timer("t", "job", on_calendar=half_past, dst="both") if data is None else data.draw(timers(where[1]))
     )
     anchor_us = begins_us - 12_345_678
-    schedules, slots = CalendarCache(zone).of(timer), Slots(timer, zone, anchor_us)
+    schedules = CalendarCache(zone).of(timer)
+    slots = Slots(*zoned_timer(timer, zone, registered_us=anchor_us))
     at_us = begins_us
     for _ in range(6):
         slot_us = slot_after(schedules, at_us, anchor_us)

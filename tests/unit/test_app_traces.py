@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from duly.verify import judged
-from duly.verify.trace import TraceEvent
+from duly.verify.trace import event_in
 
 BEGIN_MS = 1_781_784_000_000  # 2026-06-18 12:00 UTC
 Row = dict[str, Any]
@@ -42,7 +42,7 @@ def violated(*events: Row | list[Row], until: float = 4000, **header: Any) -> li
     rows = [row for each in events for row in (each if isinstance(each, list) else [each])]
     lines = [{"ev": "Header", "v": 1, "tz": "UTC", **header}, *rows, at(until, "End")]
     for row in rows:
-        msgspec.convert(row, TraceEvent)
+        event_in(msgspec.json.encode(row))
     outcome = judged([msgspec.json.encode(line) + b"\n" for line in lines])
     assert not outcome.faults
     return [name for name, tally in outcome.tallies.items() if tally.violated]

@@ -12,7 +12,7 @@ from duly.config.schema import Calendar, Timer
 from duly.events import LEVELS
 from duly.verify.dues import NEVER_US, Slots, instant_us
 from duly.verify.properties import Verdict
-from duly.verify.timers import TimerMonitor, ZonedTimer
+from duly.verify.timers import TimerMonitor, ZonedTimer, zoned_timer
 
 NOON = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
 HOURLY = (Calendar(minute=(0,)),)
@@ -55,7 +55,10 @@ class World:
         answered_us, missed_us = (
             None if at is None else instant_us(at) for at in (self.answered, self.missed)
         )
-        return [ZonedTimer(timer, UTC, answered_us, missed_us) for timer in self.definitions]
+        return [
+            zoned_timer(timer, UTC, answered_us=answered_us, missed_us=missed_us)
+            for timer in self.definitions
+        ]
 
     def emit(self, name: str, **fields: Any) -> None:
         """Tell something that happens now."""
@@ -499,7 +502,7 @@ def test_memory_does_not_grow() -> None:
 
 def first_slot(zone: str = "UTC", after: str = "2026-01-01 00:00", **fields: Any) -> str:
     tz = ZoneInfo(zone)
-    at_us = Slots(Timer("t", "job", on_calendar=(Calendar(**fields),)), tz).after(
+    at_us = Slots(*zoned_timer(Timer("t", "job", on_calendar=(Calendar(**fields),)), tz)).after(
         instant_us(datetime.fromisoformat(after).replace(tzinfo=tz))
     )
     if at_us == NEVER_US:
@@ -532,7 +535,7 @@ def test_minutes_that_the_clocks_skip() -> None:
 def test_several_calendars() -> None:
     """The earliest of all calendars counts, and both have slots."""
     both = (Calendar(minute=(10,)), Calendar(minute=(5,)))
-    slots = Slots(Timer("t", "job", on_calendar=both), UTC)
+    slots = Slots(*zoned_timer(Timer("t", "job", on_calendar=both), UTC))
     noon_us = instant_us(datetime(2026, 1, 1, 12, tzinfo=UTC))
     assert slots.after(noon_us) == noon_us + 300_000_000
     assert slots.has(noon_us + 600_000_000)

@@ -27,7 +27,7 @@ from duly.observe.spans import spans_if_installed
 from duly.verify import properties as judgement
 from duly.verify.emitter import NodeName
 from duly.verify.recorder import TimerRecorder
-from duly.verify.timers import TimerMonitor, ZonedTimer
+from duly.verify.timers import TimerMonitor, ZonedTimer, zoned_timer
 
 if TYPE_CHECKING:
     from duly.observe.metrics import Metrics
@@ -205,21 +205,17 @@ class Watch:
         if self._daemon is None or snapshots is None:
             return []
         zone = self._daemon.daemon_status().zone
-        declared = [
-            ZonedTimer(
-                timer,
-                zone if timer.timezone is None else ZoneInfo(timer.timezone),
-                registered_us=None if (known := snapshots.get(timer.id)) is None else known.registered_us,
-            )
-            for timer in self._daemon.config.timers
-        ]
-        if self._is_shared:
-            return declared  # what its row says was so a moment ago
-        return [
-            each._replace(answered_us=snapshot.answered_us, missed_us=snapshot.last_missed_us)
-            for each in declared
-            if (snapshot := snapshots.get(each.timer.id)) is not None and snapshot.fault is None
-        ]
+        found = []
+        for timer in self._daemon.config.timers:
+            snapshot = snapshots.get(timer.id)
+            row = {} if snapshot is None else {"registered_us": snapshot.registered_us}
+            if not self._is_shared:  # else: what its row says was so a moment ago
+                if snapshot is None or snapshot.fault is not None:
+                    continue
+                row |= {"answered_us": snapshot.answered_us, "missed_us": snapshot.last_missed_us}
+            own = zone if timer.timezone is None else ZoneInfo(timer.timezone)
+            found.append(zoned_timer(timer, own, **row))
+        return found
 
     def _new_recorder(self, path: str, config: Config, sharing: Sharing | None) -> TimerRecorder:
         node, tick_s = NodeName(socket.gethostname(), 0), _TICK_S

@@ -13,8 +13,12 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from hashlib import sha256
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
+
+import msgspec
+
+from duly.verify.trace import CalendarDeclared, TimerDeclared
 
 NEVER_US = 2**62
 """Later than every instant."""
@@ -296,48 +300,14 @@ def _number(digits: str, low: int, high: int) -> int:
     return int(stripped)
 
 
-class CalendarLike(Protocol):
-    """A calendar as declared; None stands for every value."""
-
-    @property
-    def minute(self) -> Sequence[int] | None: ...
-    @property
-    def hour(self) -> Sequence[int] | None: ...
-    @property
-    def day_of_month(self) -> Sequence[int] | str | None: ...
-    @property
-    def month(self) -> Sequence[int] | None: ...
-    @property
-    def day_of_week(self) -> Sequence[int] | None: ...
-
-
-class SlotsDeclared(Protocol):
-    """What a timer says of its slots. Times are in seconds."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def on_calendar(self) -> Sequence[CalendarLike]: ...
-    @property
-    def every(self) -> float | None: ...
-    @property
-    def at(self) -> str | None: ...
-    @property
-    def random_delay_sec(self) -> float: ...
-    @property
-    def exclude(self) -> Sequence[str]: ...
-    @property
-    def dst(self) -> str: ...
-
-
 class Slots:
     """The slots of one timer: of a calendar the minutes that match every field.
 
-    Unlike in cron, day and weekday both have to match. A fixed rate counts from *anchor_us*; where that is
-    not known, nothing is asked of the rate, and any instant may be a slot.
+    Unlike in cron, day and weekday both have to match. A fixed rate counts from the registration; where that
+    is not known, nothing is asked of the rate, and any instant may be a slot.
     """
 
-    def __init__(self, declared: SlotsDeclared, zone: tzinfo, anchor_us: int | None = None) -> None:
+    def __init__(self, declared: TimerDeclared, zone: tzinfo) -> None:
         all_slots = (
             CivilMinutes(
                 _fields(each),
@@ -351,7 +321,7 @@ class Slots:
         self._calendars = [slots for slots in all_slots if slots.is_ever]
         self._zone = zone
         self._period_us = round((declared.every or 0) * _SECOND_US)
-        self._anchor_us = anchor_us
+        self._anchor_us = declared.registered_us
         self._at_us = NEVER_US
         if declared.at is not None:
             moment = datetime.fromisoformat(declared.at)
@@ -389,14 +359,8 @@ class Slots:
         return is_unknown or self.after(at_us - 1) == at_us
 
 
-def _fields(calendar: CalendarLike) -> list[frozenset[int]]:
-    named = (
-        calendar.minute,
-        calendar.hour,
-        calendar.day_of_month,
-        calendar.month,
-        calendar.day_of_week,
-    )
+def _fields(calendar: CalendarDeclared) -> list[frozenset[int]]:
+    named = msgspec.structs.astuple(calendar)  # in the order of cron
     return [
         frozenset(range(low, high + 1) if numbers is None or isinstance(numbers, str) else numbers)
         for numbers, (low, high) in zip(named, _BOUNDS, strict=True)

@@ -636,7 +636,9 @@ class TimerRecorder:
             self._emitter.silence()
 
     def _write_timers(self) -> None:
-        self._timers = [_declared(each) for each in self._declared()]
+        self._timers = [
+            msgspec.structs.replace(timer, zone=zone_name(zone)) for timer, zone in self._declared()
+        ]
         self._emitter.write(trace.Timers, timers=self._timers)
 
     def _carried_over(self) -> Carried | None:
@@ -645,10 +647,3 @@ class TimerRecorder:
         t = milliseconds(self._emitter.last_us)
         up = [trace.Told(t=t, name=_UP, fields={"timers": len(self._timers)})] if self._is_up else []
         return Carried([trace.Timers(t=t, timers=self._timers), *up], [])
-
-
-def _declared(each: ZonedTimer) -> trace.TimerDeclared:
-    timer = msgspec.convert(each.timer, trace.TimerDeclared, from_attributes=True)
-    timer.zone, timer.answered_us, timer.missed_us = zone_name(each.zone), each.answered_us, each.missed_us
-    timer.registered_us = each.registered_us
-    return timer

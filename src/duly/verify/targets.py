@@ -24,8 +24,6 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-import msgspec
-
 from duly.verify import trace
 from duly.verify.trace import Header, Regs, TraceError, TraceEvent, header_of
 
@@ -1072,11 +1070,10 @@ def account_of(lines: Iterable[bytes]) -> Account:
     The lines are those of traces without faults.
     """
     history = TargetHistory()
-    decode = msgspec.json.Decoder(TraceEvent).decode
     for line in lines:
         try:
-            history.take(decode(line))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            history.take(trace.event_in(line))
+        except trace.UNREADABLE:
             header = _header_in(line)
             if header is not None:
                 history.begin(header)

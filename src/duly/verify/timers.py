@@ -14,15 +14,18 @@ count.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from heapq import heappop, heappush
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
 
 from duly.events import Announcer, Event, Listener
-from duly.verify.dues import NEVER_US, Slots, SlotsDeclared, face_at, instant_us
+from duly.verify.dues import NEVER_US, Slots, face_at, instant_us
 from duly.verify.properties import Tally, Verdict
+from duly.verify.trace import TimerDeclared
 
 TIMER_PROPERTIES: Mapping[str, str] = {
     "V1": "every slot is fired for or missed within a minute while timers are at work",
@@ -48,34 +51,17 @@ _STEP_BACK_US = 5 * 60 * 1_000_000
 """A clock set back further than this makes slots count from the new time."""
 
 
-class TimerLike(SlotsDeclared, Protocol):
-    @property
-    def target(self) -> str: ...
-    @property
-    def persistent(self) -> bool: ...
-    @property
-    def on_startup_sec(self) -> float | None: ...
-    @property
-    def on_unit_active_sec(self) -> float | None: ...
-    @property
-    def retry_intervals_sec(self) -> Sequence[float]: ...
-    @property
-    def catch_up_window_sec(self) -> float: ...
-
-
 class ZonedTimer(NamedTuple):
     """A timer and the zone of its calendar."""
 
-    timer: TimerLike
+    timer: TimerDeclared
     zone: tzinfo
-    # From the timer's row in the store: the monitor has not seen what came before it, and after the clock
-    # was set back that comes a second time. They say what was written, not what is to be done about it.
-    answered_us: int | None = None
-    """Every slot up to here was fired for, missed, or came before the timer was declared; None: unknown."""
-    missed_us: int | None = None
-    """The last that was told as missed; None: nothing, or unknown."""
-    registered_us: int | None = None
-    """What a fixed rate counts from; None: unknown."""
+
+
+def zoned_timer(timer: object, zone: tzinfo, **row: int | None) -> ZonedTimer:
+    """A timer of a configuration, and what its row in the store says (the last fields of `TimerDeclared`)."""
+    declared = msgspec.convert(timer, TimerDeclared, from_attributes=True)
+    return ZonedTimer(msgspec.structs.replace(declared, **row), zone)
 
 
 @dataclass(slots=True)
@@ -267,10 +253,8 @@ class TimerMonitor:
     ) -> None:
         """Watch a timer; *is_known*: what its row in the store says of the time before holds."""
         answered_us = _answered_before(declared, since_us) if is_known else since_us
-        timer = WatchedTimer(
-            declared, Slots(declared.timer, declared.zone, declared.registered_us), answered_us
-        )
-        timer.old_miss_us = declared.missed_us if is_known else None
+        timer = WatchedTimer(declared, Slots(*declared), answered_us)
+        timer.old_miss_us = declared.timer.missed_us if is_known else None
         if before is not None:
             timer.has_started_up = before.has_started_up
             timer.firing_run, timer.fired_at_us = before.firing_run, before.fired_at_us
@@ -608,7 +592,7 @@ def _answered_before(declared: ZonedTimer, now_us: int) -> int:
     After a small step back this lies in the future, if an earlier session answered slots up to there: such a
     minute does not come again. If it lies further ahead it counts for nothing, because slots count afresh.
     """
-    answered_us = declared.answered_us
+    answered_us = declared.timer.answered_us
     if answered_us is None or answered_us > now_us + _STEP_BACK_US:
         return now_us
     return max(now_us, answered_us)

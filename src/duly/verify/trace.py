@@ -7,7 +7,7 @@ is never skipped in silence. Times are milliseconds in the file and whole micros
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, get_args
+from typing import Any, NamedTuple, Union
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -61,12 +61,11 @@ class Header(msgspec.Struct, omit_defaults=False, kw_only=True):
     """Which due of a task is its first: that of the "minute" in which it is registered, or one "after" it."""
 
 
-class _Event(
+class TraceEvent(
     msgspec.Struct, tag_field="ev", tag=lambda name: name, kw_only=True, omit_defaults=True, gc=False
 ):
     """What every event has: *t*, the scheduler's clock in epoch milliseconds; who wrote it; steady time."""
 
-    ev: ClassVar[str]
     t: float
     proc: str | None = None
     m: float | None = None
@@ -107,7 +106,7 @@ Regs = list[tuple[str, str, float]]
 """A list: (id, schedule, retry delay in milliseconds)."""
 
 
-class InitStart(_Event):
+class InitStart(TraceEvent):
     """`initialize` was called with the list *regs*."""
 
     call: int
@@ -119,7 +118,7 @@ class InitStart(_Event):
     """How many runs may be in flight in each named limit."""
 
 
-class InitEnd(_Event):
+class InitEnd(TraceEvent):
     """`initialize` returned, or raised. *void*: it was given up before it began, and changed nothing."""
 
     call: int
@@ -131,7 +130,7 @@ class InitEnd(_Event):
     """Entries that there are, if the store is unknown."""
 
 
-class ControlStart(_Event):
+class ControlStart(TraceEvent):
     """A control of one task was called: "run", "pause", "resume", "cancel", "add" or "remove"."""
 
     call: int
@@ -141,7 +140,7 @@ class ControlStart(_Event):
     """What is added."""
 
 
-class ControlEnd(_Event):
+class ControlEnd(TraceEvent):
     """It returned. Not *ok*: it raised, and may have taken effect or not.
 
     *hit*: whether a "cancel" has cancelled a run.
@@ -152,13 +151,13 @@ class ControlEnd(_Event):
     hit: bool = True
 
 
-class StopStart(_Event):
+class StopStart(TraceEvent):
     """`stop` was called."""
 
     call: int
 
 
-class StopEnd(_Event):
+class StopEnd(TraceEvent):
     """`stop` returned. *void*: it was given up before it began, and changed nothing.
 
     Not *ok*: it raised, so that the latest ends may not have been written.
@@ -169,7 +168,7 @@ class StopEnd(_Event):
     void: bool = False
 
 
-class RunStart(_Event):
+class RunStart(TraceEvent):
     """A callback was called."""
 
     id: str
@@ -180,7 +179,7 @@ class RunStart(_Event):
     """On a cluster: the same for every restart of one run."""
 
 
-class RunEnd(_Event):
+class RunEnd(TraceEvent):
     """A callback returned, or raised."""
 
     id: str
@@ -188,7 +187,7 @@ class RunEnd(_Event):
     run: int | None = None
 
 
-class Missed(_Event):
+class Missed(TraceEvent):
     """The scheduler itself says that the due of a task at *due* did not run. *run*: nor did that start."""
 
     id: str
@@ -196,25 +195,25 @@ class Missed(_Event):
     run: int | None = None
 
 
-class Crash(_Event):
+class Crash(TraceEvent):
     """The process died."""
 
 
-class ClockStep(_Event):
+class ClockStep(TraceEvent):
     """The wall clock jumped from *origin* to *t*, or the host slept."""
 
     origin: float = msgspec.field(name="from")
 
 
-class Tick(_Event):
+class Tick(TraceEvent):
     """Time passed, and nothing else happened."""
 
 
-class End(_Event):
+class End(TraceEvent):
     """The recording ends here."""
 
 
-class NodeJoined(_Event):
+class NodeJoined(TraceEvent):
     """The node has joined its cluster under the id *node*."""
 
     node: int | str
@@ -222,39 +221,39 @@ class NodeJoined(_Event):
     lease_ms: float = 0
 
 
-class NodeReturned(_Event):
+class NodeReturned(TraceEvent):
     """The node goes on under the new id *node*; what its old id had claimed and does not run is released."""
 
     node: int | str
 
 
-class NodeFenced(_Event):
+class NodeFenced(TraceEvent):
     """It has fenced the node with the id *node*, which was silent for its lease."""
 
     node: int | str
     name: str = ""
 
 
-class TrustLost(_Event):
+class TrustLost(TraceEvent):
     """The node cannot trust its lease any more. The runs of the tasks *runs* are cut off here."""
 
     runs: list[str]
 
 
-class ServerChanged(_Event):
+class ServerChanged(TraceEvent):
     """Another server of the database answers. *forgot*: it lacks commits that the one before had."""
 
     server: str = ""
     forgot: bool = False
 
 
-class ListReconciled(_Event):
+class ListReconciled(TraceEvent):
     """The list of this node has become the list of the cluster, with this *generation*."""
 
     generation: int
 
 
-class TaskInterruptedAgain(_Event):
+class TaskInterruptedAgain(TraceEvent):
     """A task was interrupted so often that it is not started before *retry*, a time like `t`."""
 
     id: str
@@ -283,10 +282,14 @@ class TimerDeclared(msgspec.Struct, omit_defaults=True):
     retry_intervals_sec: list[float]
     catch_up_window_sec: float
     zone: str = ""
+    # From its row in the store: nobody here has seen what came before it was put to work, and after the clock
+    # was set back that comes a second time. They say what was written, not what is to be done about it.
     answered_us: int | None = None
-    """Up to where its slots were answered when it was put to work, and what it had missed last."""
+    """Every slot up to here was fired for, missed, or came before the timer was declared; None: unknown."""
     missed_us: int | None = None
+    """The last that was told as missed; None: nothing, or unknown."""
     registered_us: int | None = None
+    """What a fixed rate counts from; None: unknown."""
     every: float | None = None
     at: str | None = None
     random_delay_sec: float = 0
@@ -294,54 +297,31 @@ class TimerDeclared(msgspec.Struct, omit_defaults=True):
     dst: str = "once"
 
 
-class Timers(_Event):
+class Timers(TraceEvent):
     """These are the timers of the daemon from now on."""
 
     timers: list[TimerDeclared]
 
 
-class Told(_Event):
+class Told(TraceEvent):
     """The daemon has told an event of its own: its name, and its fields."""
 
     name: str
     fields: dict[str, Any]
 
 
-class Unreachable(_Event):
+class Unreachable(TraceEvent):
     """The node cannot reach the database."""
 
 
-class Reachable(_Event):
+class Reachable(TraceEvent):
     """It can again."""
 
 
-TraceEvent = (
-    InitStart
-    | InitEnd
-    | ControlStart
-    | ControlEnd
-    | StopStart
-    | StopEnd
-    | RunStart
-    | RunEnd
-    | Missed
-    | Crash
-    | ClockStep
-    | Tick
-    | End
-    | NodeJoined
-    | NodeReturned
-    | NodeFenced
-    | TrustLost
-    | ServerChanged
-    | ListReconciled
-    | TaskInterruptedAgain
-    | Unreachable
-    | Reachable
-    | Timers
-    | Told
-)
-EVENTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(TraceEvent)}
+EVENTS: dict[str, type[Any]] = {kind.__name__: kind for kind in TraceEvent.__subclasses__()}
+event_in: Callable[[bytes], TraceEvent] = msgspec.json.Decoder(Union[tuple(EVENTS.values())]).decode  # noqa: UP007 (of a list)
+"""The event in a line. Raises `UNREADABLE` errors."""
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,15 +372,14 @@ class Trace:
 
     def __iter__(self) -> Iterator[Position | Fault]:
         """The rest of the trace. A last line without its end, torn by a crash, is left out."""
-        decode = msgspec.json.Decoder(TraceEvent).decode
         torn: Fault | None = None
         for number, line in self._lines:
             if torn is not None:
                 yield torn
                 torn = self.torn_line = None
             try:
-                event = decode(line)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                event = event_in(line)
+            except UNREADABLE as error:
                 if not line.strip():
                     continue
                 fault = self._fault(number, line, str(error))
@@ -424,7 +403,7 @@ class Trace:
         """Why *line* is not an event; None if it is the header of a part that follows the one before it."""
         try:
             raw = msgspec.json.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             return Fault(number, f"not a JSON object: {_excerpt(line)}")
         if not isinstance(raw, dict) or not isinstance(raw.get("ev"), str):
             return Fault(number, f'not an event, which has a name under "ev": {_excerpt(line)}')
@@ -503,7 +482,7 @@ def header_of(number: int, line: bytes) -> Header:
     """The header in *line*. Raises TraceError when there is none, or one of another version."""
     try:
         raw = msgspec.json.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise TraceError(
             number, f"not a trace: expected a Header as one JSON object, got {_excerpt(line)}"
         ) from error

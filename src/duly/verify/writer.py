@@ -292,7 +292,7 @@ class TraceWriter:
         is_there = self._is_there()
         gap = self._lost_from_ms, event.t
         header = replace(self._header, store="unknown", running=carried.running, gap=gap)
-        items = (header, *carried.events, event)
+        items: Sequence[Header | TraceEvent] = (header, *carried.events, event)
         if is_there:
             assert self._descriptor is not None
             os.ftruncate(self._descriptor, self._size)

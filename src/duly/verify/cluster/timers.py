@@ -79,14 +79,7 @@ class _Replay:
         match event:
             case Timers():
                 self._declared = [
-                    ZonedTimer(
-                        timer,
-                        zone_of(timer.zone, self._now.line),
-                        timer.answered_us,
-                        timer.missed_us,
-                        timer.registered_us,
-                    )
-                    for timer in event.timers
+                    ZonedTimer(timer, zone_of(timer.zone, self._now.line)) for timer in event.timers
                 ]
             case Told():
                 self.monitor.listener(Event(event.name, 0, now, event.fields))
