@@ -20,7 +20,7 @@ from duly.testing import FaultyStore, VirtualClock, crash
 from duly.verify import Monitor, Recorder, Verdict, judged
 from duly.verify.cluster import judged_together
 from duly.verify.emitter import NodeName
-from duly.verify.trace import Trace
+from duly.verify.trace import StoreKnown, Trace
 
 NOON = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -55,7 +55,7 @@ def verdict(path: Path) -> Verdict:
 
 
 def recorded(
-    path: Path | None, place: Store, clock: VirtualClock, *, store: str = "fresh", **options: Any
+    path: Path | None, place: Store, clock: VirtualClock, *, store: StoreKnown = "fresh", **options: Any
 ) -> tuple[Scheduler, Recorder]:
     """A scheduler with a recorder around it, and the recorder."""
     recorder = Recorder(path, store=store, **options)

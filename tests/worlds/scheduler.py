@@ -11,7 +11,7 @@ from duly import App, Event, Scheduler
 from duly.testing import VirtualClock, crash
 from duly.verify import Header, Outcome, Recorder, judged
 from duly.verify.cluster import judged_together
-from duly.verify.trace import Crash, TrustLost, micros
+from duly.verify.trace import Crash, StoreKnown, TrustLost, micros
 from tests.worlds.stores import HookedCluster, Place, fail_over
 
 MINUTE = timedelta(minutes=1)
@@ -40,7 +40,7 @@ class Bare:
 class Record:
     """The trace of a world's schedulers, one process after the other."""
 
-    def __init__(self, clock: VirtualClock, *, store: str = "fresh") -> None:
+    def __init__(self, clock: VirtualClock, *, store: StoreKnown = "fresh") -> None:
         self._clock = clock
         self._store = store
         self._header: Header | None = None

@@ -26,7 +26,7 @@ from duly.verify import trace
 from duly.verify.emitter import LISTENED, NodeListener, NodeName, TraceEmitter, TraceListener
 from duly.verify.monitor import Monitor
 from duly.verify.timers import CHANGES, TimerMonitor, ZonedTimer
-from duly.verify.trace import Header
+from duly.verify.trace import Header, StoreKnown
 from duly.verify.worlds import DEFAULT
 from duly.verify.writer import Carried, TraceWriter, header_for, zone_name, zone_of_host
 
@@ -53,7 +53,7 @@ class Recorder:
         *,
         clock: Clock | None = None,
         timezone: tzinfo | None = None,
-        store: str = "unknown",
+        store: StoreKnown = "unknown",
         persist_window: timedelta = timedelta(seconds=1),
         tick: timedelta | None = timedelta(minutes=1),
         monitor: Monitor | None = None,

@@ -7,7 +7,7 @@ is never skipped in silence. Times are milliseconds in the file and whole micros
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Union
+from typing import Annotated, Any, Literal, NamedTuple, Union
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -15,7 +15,12 @@ import msgspec
 VERSION = 1
 CARRIED_CALL = 0
 """The number of the call that tells, at the beginning of a rotated file, which list is in effect."""
-_DELTAS = ("delta_ms", "delta_per_task_ms", "delta_stop_ms", "persist_window_ms", "failover_ms", "tick_ms")
+Moment = Annotated[float, msgspec.Meta(ge=-62_135_424_000_000, le=253_402_128_000_000)]
+"""Epoch milliseconds, a little more than a day inside what datetime can hold: no offset overflows it."""
+Length = Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
+"""Milliseconds."""
+StoreKnown = Literal["fresh", "unknown"]
+"""Whether the store is known to hold no tasks when a trace begins."""
 
 
 class TraceError(ValueError):
@@ -33,12 +38,12 @@ class Header(msgspec.Struct, omit_defaults=False, kw_only=True):
     ev: str = "Header"
     v: int
     tz: str
-    dst: str = "first"
-    store: str = "fresh"
-    delta_ms: float = 60_000
-    delta_per_task_ms: float = 6
-    delta_stop_ms: float = 60_000
-    persist_window_ms: float = 0
+    dst: Literal["first"] = "first"
+    store: StoreKnown = "fresh"
+    delta_ms: Length = 60_000
+    delta_per_task_ms: Length = 6
+    delta_stop_ms: Length = 60_000
+    persist_window_ms: Length = 0
     impl: str = ""
     tzdata: str = ""
     boot: str = ""
@@ -47,26 +52,26 @@ class Header(msgspec.Struct, omit_defaults=False, kw_only=True):
     """Runs in flight where a rotated file begins: (id, run)."""
     follows: bool = False
     """Whether this file goes on exactly where the one before it ends."""
-    gap: tuple[float | None, float | None] | None = None
+    gap: tuple[Moment | None, Moment | None] | None = None
     """From when to when nothing was recorded, if the recording begins again here; null: not known."""
     node: str = ""
     """The name of the cluster node that wrote it; empty where there is no cluster."""
-    failover_ms: float = 0
+    failover_ms: Length = 0
     """How long a cluster may take to notice that a node is gone, and to release its runs."""
-    tick_ms: float = 0
+    tick_ms: Length = 0
     """After how long a silence a Tick is written; 0 if that is not known."""
-    kind: str = "tasks"
+    kind: Literal["tasks", "timers"] = "tasks"
     """What it is about: the "tasks" of a scheduler, or the "timers" of a daemon."""
-    first_due: str = "minute"
+    first_due: Literal["minute", "after"] = "minute"
     """Which due of a task is its first: that of the "minute" in which it is registered, or one "after" it."""
 
 
 class TraceEvent(
     msgspec.Struct, tag_field="ev", tag=lambda name: name, kw_only=True, omit_defaults=True, gc=False
 ):
-    """What every event has: *t*, the scheduler's clock in epoch milliseconds; who wrote it; steady time."""
+    """What every event has: *t*, the scheduler's clock; who wrote it; steady time."""
 
-    t: float
+    t: Moment
     proc: str | None = None
     m: float | None = None
 
@@ -191,7 +196,7 @@ class Missed(TraceEvent):
     """The scheduler itself says that the due of a task at *due* did not run. *run*: nor did that start."""
 
     id: str
-    due: float
+    due: Moment
     run: int | None = None
 
 
@@ -202,7 +207,7 @@ class Crash(TraceEvent):
 class ClockStep(TraceEvent):
     """The wall clock jumped from *origin* to *t*, or the host slept."""
 
-    origin: float = msgspec.field(name="from")
+    origin: Moment = msgspec.field(name="from")
 
 
 class Tick(TraceEvent):
@@ -257,7 +262,7 @@ class TaskInterruptedAgain(TraceEvent):
     """A task was interrupted so often that it is not started before *retry*, a time like `t`."""
 
     id: str
-    retry: float
+    retry: Moment
 
 
 class CalendarDeclared(msgspec.Struct, omit_defaults=True):
@@ -393,11 +398,7 @@ class Trace:
                 if isinstance(event, InitStart | InitEnd) and event.call == CARRIED_CALL:
                     continue
                 self._is_carried = False
-            at_us = _instant(event)
-            if at_us is None:
-                yield Fault(number, "a time is not a moment between the years 1 and 9999")
-                continue
-            yield Position(number, at_us, event)
+            yield Position(number, micros(event.t), event)
 
     def _fault(self, number: int, line: bytes, error: str) -> Fault | None:
         """Why *line* is not an event; None if it is the header of a part that follows the one before it."""
@@ -463,21 +464,6 @@ def recordings_in(
         yield Trace(recording(), first_line=ahead[0], kind=kind)
 
 
-# A little more than a day inside what datetime can hold, so that no zone's offset overflows it.
-_EARLIEST_MS, _LATEST_MS = -62_135_424_000_000, 253_402_128_000_000
-
-
-def _instant(event: TraceEvent) -> int | None:
-    """The time of *event*, and None if that, or a time inside, cannot be worked with."""
-    if type(event) is ClockStep and not _EARLIEST_MS <= event.origin <= _LATEST_MS:  # NaN neither
-        return None
-    if type(event) is Missed and not _EARLIEST_MS <= event.due <= _LATEST_MS:
-        return None
-    if type(event) is TaskInterruptedAgain and not _EARLIEST_MS <= event.retry <= _LATEST_MS:
-        return None
-    return micros(event.t) if _EARLIEST_MS <= event.t <= _LATEST_MS else None
-
-
 def header_of(number: int, line: bytes) -> Header:
     """The header in *line*. Raises TraceError when there is none, or one of another version."""
     try:
@@ -498,19 +484,6 @@ def header_of(number: int, line: bytes) -> Header:
         header = msgspec.convert(raw, Header)
     except msgspec.ValidationError as error:
         raise TraceError(number, f"the Header is not usable: {error}") from error
-    if header.dst != "first":
-        raise TraceError(number, f'dst policy "{header.dst}" is not known here; "first" is the one there is')
-    if header.store not in {"fresh", "unknown"}:
-        raise TraceError(number, f'store must be "fresh" or "unknown", not "{header.store}"')
-    if header.first_due not in {"minute", "after"}:
-        raise TraceError(number, f'first_due must be "minute" or "after", not "{header.first_due[:80]}"')
-    if header.kind not in {"tasks", "timers"}:
-        raise TraceError(number, f'kind must be "tasks" or "timers", not "{header.kind[:80]}"')
-    for name in _DELTAS:
-        if not 0 <= getattr(header, name) < 1e15:
-            raise TraceError(number, f"{name} must be a number of milliseconds, not {getattr(header, name)}")
-    if any(at is not None and not _EARLIEST_MS <= at <= _LATEST_MS for at in header.gap or ()):
-        raise TraceError(number, f"gap must be two times between the years 1 and 9999, not {header.gap}")
     zone_of(header.tz, number)
     return header
 

@@ -33,7 +33,7 @@ import tzlocal
 from msgspec.structs import replace
 
 from duly.instant import milliseconds
-from duly.verify.trace import VERSION, Header, TraceError, TraceEvent, header_of, micros
+from duly.verify.trace import VERSION, Header, StoreKnown, TraceError, TraceEvent, header_of, micros
 
 _CHUNK_BYTES = 1 << 16
 _RETRY_MS = 1000
@@ -471,7 +471,7 @@ class _Dated(msgspec.Struct):
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def header_for(zone: tzinfo, store: str, persist_window_us: int, *, is_durable: bool) -> Header:
+def header_for(zone: tzinfo, store: StoreKnown, persist_window_us: int, *, is_durable: bool) -> Header:
     """The header of a trace that begins on this host. *is_durable*: not even a loss of power loses a line."""
     if store not in {"fresh", "unknown"}:
         raise ValueError(f'store must be "fresh" or "unknown", not {store!r}')
