@@ -641,6 +641,20 @@ class App:
                     ended.set_exception(_raisable(event.exception))
 
 
+def _blocking(
+    method: Callable[Concatenate[App, Q], Coroutine[Any, Any, A]],
+) -> Callable[Concatenate["BackgroundApp", Q], A]:
+    """The same control for a program without an event loop."""
+
+    @wraps(method)
+    def control(self: "BackgroundApp", /, *args: Q.args, **kwargs: Q.kwargs) -> A:
+        # By name: a subclass of App may have a control of its own.
+        work: Coroutine[Any, Any, A] = getattr(self._app, method.__name__)(*args, **kwargs)
+        return self._done(work)
+
+    return control
+
+
 class BackgroundApp:
     """An app in a thread of its own; every control blocks until it is done."""
 
@@ -649,19 +663,13 @@ class BackgroundApp:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def tasks(self) -> list[TaskStatus]:
-        return self._done(self._app.tasks())
-
-    def history(
-        self,
-        name: str | None = None,
-        *,
-        result: ResultName | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: int = 100,
-    ) -> list[TaskRun]:
-        return self._done(self._app.history(name, result=result, since=since, until=until, limit=limit))
+    tasks = _blocking(App.tasks)
+    history = _blocking(App.history)
+    pause = _blocking(App.pause)
+    resume = _blocking(App.resume)
+    cancel = _blocking(App.cancel)
+    add = _blocking(App.add)
+    remove = _blocking(App.remove)
 
     def run_now(self, name: str, *, timeout: Length | None = None) -> None:
         """Run a task now and wait for its end, or at most for *timeout*. Raises what the run has raised.
@@ -675,29 +683,6 @@ class BackgroundApp:
                 await (await self._app.run_now(name))
 
         self._done(run())
-
-    def pause(self, name: str) -> None:
-        self._done(self._app.pause(name))
-
-    def resume(self, name: str) -> None:
-        self._done(self._app.resume(name))
-
-    def cancel(self, name: str) -> bool:
-        return self._done(self._app.cancel(name))
-
-    def add(
-        self,
-        name: str,
-        *,
-        kind: Callable[..., object] | str,
-        schedule: Schedule | str,
-        args: Mapping[str, object] | None = None,
-        **options: Unpack[EntryOptions],
-    ) -> None:
-        self._done(self._app.add(name, kind=kind, schedule=schedule, args=args, **options))
-
-    def remove(self, name: str) -> None:
-        self._done(self._app.remove(name))
 
     def _done(self, work: Coroutine[Any, Any, A]) -> A:
         assert self._loop is not None, "the app is not running"

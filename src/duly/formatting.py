@@ -7,9 +7,8 @@ that they have (`1h 30m 5s`). A unit never reaches the next one: sixty minutes a
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import timedelta
 
-from duly.instant import SECOND_US, Instant
+from duly.instant import MINUTE_US, SECOND_US, Instant
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _LONGEST_COMPARED = 100
@@ -35,12 +34,7 @@ def apart(at_us: Instant, now_us: Instant) -> str:
 
 def two_units(seconds: int) -> str:
     """Whole seconds in the two largest units that they have: "8s", "1m 12s", "2d 4h"."""
-    parts = []
-    for unit_s, unit in _UNITS:
-        number, seconds = divmod(seconds, unit_s)
-        parts.append((number, unit))
-    first = next((index for index, (number, _) in enumerate(parts) if number), len(parts) - 1)
-    return " ".join(f"{number}{unit}" for number, unit in parts[first : first + 2] if number) or "0s"
+    return " ".join(f"{number}{unit}" for number, unit in _largest(seconds)) or "0s"
 
 
 def length(seconds: float) -> str:
@@ -70,11 +64,25 @@ def exact_length(seconds: float) -> str:
     return " ".join(parts)
 
 
-def spelled_length(duration: timedelta) -> str:
-    """A duration in a sentence, to the second: "1 h", "44 min 30 s"."""
-    minutes, seconds = divmod(duration // timedelta(seconds=1), 60)
-    parts = ((minutes // 60, "h"), (minutes % 60, "min"), (seconds, "s"))
-    return " ".join(f"{number} {unit}" for number, unit in parts if number) or "0 s"
+def spelled_length(length_us: int) -> str:
+    """A length of time in a sentence, in its two largest units: "4 ms", "1.5 s", "2 h 5 min"."""
+    if length_us < SECOND_US:
+        return f"{length_us // 1000} ms"
+    if length_us < MINUTE_US:
+        return f"{length_us // 100_000 / 10:g} s"
+    return " ".join(
+        f"{number} {'min' if unit == 'm' else unit}" for number, unit in _largest(length_us // SECOND_US)
+    )
+
+
+def _largest(seconds: int) -> list[tuple[int, str]]:
+    """The two largest units of a length, without one that is zero."""
+    parts: list[tuple[int, str]] = []
+    for unit_s, unit in _UNITS:
+        number, seconds = divmod(seconds, unit_s)
+        if number or parts:
+            parts.append((number, unit))
+    return [(number, unit) for number, unit in parts[:2] if number]
 
 
 def _one_unit(seconds: int) -> str:

@@ -148,18 +148,21 @@ def test_zone_without_changes(zone: tzinfo) -> None:
 
 
 @pytest.mark.parametrize(
-    ("duration", "text"),
+    ("length_us", "text"),
     [
-        (timedelta(hours=1), "1 h"),
-        (timedelta(minutes=30), "30 min"),
-        (timedelta(hours=24), "24 h"),
-        (timedelta(minutes=90), "1 h 30 min"),
-        (timedelta(minutes=44, seconds=30), "44 min 30 s"),
+        (4_999, "4 ms"),
+        (1_500_000, "1.5 s"),
+        (60_000_000, "1 min"),
+        (44 * 60_000_000 + 30_000_000, "44 min 30 s"),
+        (90 * 60_000_000, "1 h 30 min"),
+        (7_500_000_000, "2 h 5 min"),
+        (7_201_000_000, "2 h"),
+        (86_400_000_000, "1 d"),
     ],
 )
-def test_spelled_length(duration: timedelta, text: str) -> None:
-    """A shift is told in the units it has."""
-    assert spelled_length(duration) == text
+def test_spelled_length(length_us: int, text: str) -> None:
+    """Lengths of time are said in their two largest units."""
+    assert spelled_length(length_us) == text
 
 
 @pytest.mark.parametrize("seconds", [0, 3600, -3600, 19_800, -16_200, -2670, 50_400, -43_200, 1, -1])

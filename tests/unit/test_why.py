@@ -21,7 +21,6 @@ from duly.verify.reasons.answers import (
     Skip,
     UnknownTaskError,
     Words,
-    length_text,
     minute_of,
     run_text,
 )
@@ -419,21 +418,6 @@ def test_latest_finds_the_last_dues(cron: str, count: int) -> None:
     dues = Dues(cron, ZoneInfo("Europe/Berlin"))
     to_us, from_us = instant_us(NOON), instant_us(NOON - timedelta(days=9000 if count < 3 else 30))
     assert latest(dues, from_us, to_us, count) == list(dues.between(from_us, to_us))[-count:]
-
-
-@pytest.mark.parametrize(
-    ("length_us", "text"),
-    [
-        (4_999, "4 ms"),
-        (1_500_000, "1.5 s"),
-        (60_000_000, "1 min"),
-        (7_500_000_000, "2 h 5 min"),
-        (86_400_000_000, "1 d"),
-    ],
-)
-def test_lengths(length_us: int, text: str) -> None:
-    """Lengths of time are said in their two largest units."""
-    assert length_text(length_us) == text
 
 
 def test_faults_of_the_trace() -> None:

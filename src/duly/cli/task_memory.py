@@ -8,13 +8,13 @@ from dataclasses import replace
 from datetime import datetime, tzinfo
 
 from duly.core.task import Task
+from duly.formatting import spelled_length
 from duly.verify.dues import NEVER_US, Dues, instant_us, minute_start_us
 from duly.verify.reasons.answers import (
     Answer,
     Kind,
     Skip,
     Words,
-    length_text,
     minute_of,
     neighbours,
     neighbours_text,
@@ -95,7 +95,7 @@ class TaskMemory:
 
     def _answered(self, due_us: int, run: TracedRun) -> Answer:
         late_us = max(run.started_us - due_us, 0)
-        late = f", {length_text(late_us)} late," if late_us >= 1_000_000 else ""
+        late = f", {spelled_length(late_us)} late," if late_us >= 1_000_000 else ""
         started = f"the run at {self._words.clock(run.started_us, due_us)}{late} answered it"
         answer = self._answer(
             Kind.ANSWERED, due_us, f"was due at {self._words.time(due_us)}, and {started}", "last run"

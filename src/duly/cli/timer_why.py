@@ -15,11 +15,11 @@ from duly.cli.timers import timer_in
 from duly.config.schema import ConfigError, Timer, config_zone
 from duly.daemon.slots import SlotAnswer, SlotKind, TimerPast, why, why_latest
 from duly.daemon.views import run_json
-from duly.formatting import printable
+from duly.formatting import printable, spelled_length
 from duly.instant import SECOND_US, Instant, instant_of, time_of
 from duly.store.history import MissRow, RunRow
 from duly.timers.calendar import CalendarCache, zone_of
-from duly.verify.reasons.answers import Words, length_text
+from duly.verify.reasons.answers import Words
 
 _PAGE = 500
 _MOST_PAGES = 20
@@ -152,7 +152,7 @@ def _table(answers: list[SlotAnswer], record: TimerPast) -> Iterator[str]:
         assert answer.slot_us is not None
         kind = click.style(f"{answer.kind:<14}", fg=_COLOURS.get(answer.kind))
         run = f"run {answer.run.id}" if answer.run else ""
-        late = length_text(answer.late_us) if answer.late_us is not None else ""
+        late = spelled_length(answer.late_us) if answer.late_us is not None else ""
         reason = answer.miss.reason if answer.miss else answer.run.reason if answer.run else ""
         yield f"{words.time(answer.slot_us)}  {kind}  {run:<12}  {late:<10}  {reason}".rstrip()
     yield times_are_those_of(str(record.zone))

@@ -24,11 +24,11 @@ from duly.core.record import COLUMNS, task_from
 from duly.core.timetable import Timetables
 from duly.core.timing import in_words, is_plain
 from duly.errors import SchedulerError
-from duly.formatting import printable, suggestion
+from duly.formatting import printable, spelled_length, suggestion
 from duly.places import without_secrets
 from duly.store.reading import records_in
 from duly.verify.dues import face_at, instant_us
-from duly.verify.reasons.answers import Answer, Kind, UnknownTaskError, Words, length_text, run_text
+from duly.verify.reasons.answers import Answer, Kind, UnknownTaskError, Words, run_text
 from duly.verify.reasons.chronicle import MOST_COUNTED, TracedRun
 from duly.verify.reasons.why import why as why_in_trace
 from duly.verify.reasons.why import why_latest
@@ -241,7 +241,7 @@ def _lines(answer: Answer, result: WhyAnswers) -> Iterator[str]:
 def _run_line(run: TracedRun, answer: Answer, words: Words) -> str:
     if not answer.is_from_store:
         return f"{words.time(run.started_us)}  {run_text(run, words)}"
-    lasted = f" after {length_text(run.ended_us - run.started_us)}" if run.ended_us is not None else ""
+    lasted = f" after {spelled_length(run.ended_us - run.started_us)}" if run.ended_us is not None else ""
     return f"{words.time(run.started_us)}  {run.ending}{lasted}; why it started, a store does not tell"
 
 
@@ -252,7 +252,7 @@ def _table(result: WhyAnswers) -> Iterator[str]:
         assert answer.minute_us is not None
         kind = f"{answer.kind}{'?' if answer.is_perhaps else ''}"
         run = f"{words.clock(answer.run.started_us, answer.minute_us)}" if answer.run else ""
-        late = length_text(answer.late_us) if answer.late_us is not None else ""
+        late = spelled_length(answer.late_us) if answer.late_us is not None else ""
         coloured = click.style(f"{kind:<10}", fg=_COLOURS[answer.kind])
         yield f"{words.time(answer.minute_us)}  {coloured}  {run:<23}  {late:<10}  {answer.reason}".rstrip()
     yield times_are_those_of(result.zone_name) if result.answers else "no dues"

@@ -17,6 +17,7 @@ from duly.cron.civil import timeline
 from duly.cron.expression import CronExpression
 from duly.errors import CronCalculationError
 from duly.formatting import joined, spelled_length
+from duly.instant import duration_us
 
 _MICROSECOND = timedelta(microseconds=1)
 _MOST_LISTED = 3
@@ -102,7 +103,7 @@ def _repetition(firing: datetime) -> Iterator[Note]:
 
 def _change_text(change: ClockChange, skipped: list[datetime]) -> str:
     direction = "forward" if change.is_forward else "back"
-    shift = spelled_length(abs(change.shown_after - change.shown_before))
+    shift = spelled_length(duration_us(abs(change.shown_after - change.shown_before)))
     text = (
         f"clocks go {direction} by {shift} at {change.shown_before:%H:%M} on {change.shown_before:%Y-%m-%d};"
         f" offset is now {offset_text(change.offset)}"

@@ -16,10 +16,11 @@ from itertools import islice
 from duly.config.schema import Timer
 from duly.core.causes import SLOTS_ANSWERED_BY, Reason
 from duly.daemon.views import MISSES, TimerSnapshot, schedule_text
+from duly.formatting import spelled_length
 from duly.instant import EARLIEST_US, MINUTE_US, NEVER_US, Instant
 from duly.store.history import MissRow, RunRow, length_us
 from duly.timers.calendar import CalendarCache, Calendars, slot_after, slot_at_or_before, zone_of
-from duly.verify.reasons.answers import Skip, Words, face_text, first_shown_us, length_text, minute_of
+from duly.verify.reasons.answers import Skip, Words, face_text, first_shown_us, minute_of
 
 LATEST_RUNS = 5
 """How many runs are told of a timer that has no slots to tell of."""
@@ -279,7 +280,7 @@ def _merged_or_fired(record: TimerPast, slot_us: Instant, run: RunRow, words: Wo
 
 def _fired(record: TimerPast, slot_us: Instant, run: RunRow, words: Words) -> SlotAnswer:
     late_us = max(run.started_us - slot_us, 0)
-    late = f", {length_text(late_us)} late" if late_us >= 1_000_000 else ""
+    late = f", {spelled_length(late_us)} late" if late_us >= 1_000_000 else ""
     began = f"run {run.id} ({run.reason}) began at {words.clock(run.started_us, slot_us)}{late}"
     said = f"fired for its slot at {words.time(slot_us)}: {began}, {_ending(run)}"
     return replace(_answer(record, SlotKind.FIRED, slot_us, said), run=run, late_us=late_us)
@@ -289,7 +290,7 @@ def _ending(run: RunRow) -> str:
     lasted_us = None if run.ended_us is None else length_us(run)
     if lasted_us is None:
         return "and has not ended" if run.result is None else f"and its end is {run.result}"
-    return f"and ended with {run.result} after {length_text(lasted_us)}"
+    return f"and ended with {run.result} after {spelled_length(lasted_us)}"
 
 
 def _why_missed(miss: MissRow) -> str:

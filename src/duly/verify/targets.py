@@ -408,58 +408,14 @@ class EvenDues:
         return 1 if self._period_ms == FOREVER_MS else math.ceil((at_ms - self._first_ms) / self._period_ms)
 
 
-class ShiftedDues:
-    """The dues of a cron text, each later by the same time."""
+class CronDues:
+    """The dues of a cron text, all later by the same time: counted by whole days if no clock is set."""
 
     is_by_minute = True
 
-    def __init__(self, base: "CronDues", by_ms: float) -> None:
-        self._base = base
-        self._by_ms = by_ms
-
-    def count(self, from_ms: float, to_ms: float) -> int:
-        return self._base.count(from_ms - self._by_ms, to_ms - self._by_ms)
-
-    def first(self, from_ms: float, to_ms: float) -> float | None:
-        at_ms = self._base.first(from_ms - self._by_ms, to_ms - self._by_ms)
-        return None if at_ms is None else at_ms + self._by_ms
-
-
-def dues_of(text: str, anchor_ms: float, days: Callable[[str], Days]) -> EvenDues | ShiftedDues:
-    """The dues of *text* for a task that was registered at *anchor_ms*. Raises UnreadableError."""
-    rest, offset_ms, zone = text, 0.0, ""
-    if rest.startswith("TZ="):
-        zone, _, rest = rest.removeprefix("TZ=").partition(" ")
-    if rest.startswith("+"):
-        offset, _, rest = rest.partition(" ")
-        offset_ms = 1000.0 * int(offset[1:-1])
-    word, _, body = rest.partition(" ")
-    if not word.startswith("@"):
-        return ShiftedDues(CronDues(rest, days(zone)), offset_ms)
-    try:
-        match word:
-            case "@every":
-                period_ms = float(body[:-1]) * 1000
-                return EvenDues(anchor_ms + (offset_ms % period_ms or period_ms), period_ms)
-            case "@after":
-                return EvenDues(FOREVER_MS, FOREVER_MS)
-            case "@at":
-                at_ms = datetime.fromisoformat(body).timestamp() * 1000 + offset_ms
-                return EvenDues(at_ms if at_ms > anchor_ms else FOREVER_MS, FOREVER_MS)
-            case "@last":
-                hour, minute = body.split(":")
-                schedule = CronDues(f"{minute} {hour} * * *", days(zone), is_last_day=True)
-                return ShiftedDues(schedule, offset_ms)
-    except (ValueError, OverflowError):
-        pass
-    raise UnreadableError(text)
-
-
-class CronDues:
-    """The dues of a cron text: counted by whole days where the clocks are not set."""
-
-    def __init__(self, cron: str, days: Days, *, is_last_day: bool = False) -> None:
+    def __init__(self, cron: str, days: Days, later_ms: float, *, is_last_day: bool = False) -> None:
         self._days = days
+        self._later_ms = later_ms
         self._is_last_day = is_last_day
         self._latest: tuple[int, list[int]] = (0, [])
         """The dues of the day that was asked for last; most questions are about one day."""
@@ -482,6 +438,7 @@ class CronDues:
         return sorted((hour * 60 + minute) * MINUTE_MS for hour in self._hours for minute in self._minutes)
 
     def count(self, from_ms: float, to_ms: float) -> int:
+        from_ms, to_ms = from_ms - self._later_ms, to_ms - self._later_ms
         if from_ms >= to_ms:
             return 0
         first, last = self._days.day_of(from_ms), self._days.day_of(to_ms)
@@ -491,13 +448,14 @@ class CronDues:
         return self._on(first, from_ms, to_ms) + between + self._on(last, from_ms, to_ms)
 
     def first(self, from_ms: float, to_ms: float) -> float | None:
+        from_ms, to_ms = from_ms - self._later_ms, to_ms - self._later_ms
         if from_ms >= to_ms:
             return None
         for day in range(self._days.day_of(from_ms), self._days.day_of(to_ms) + 1):
             dues = self._dues(day) if self._is_day(day) else []
             at = bisect_left(dues, from_ms)
             if at < len(dues):
-                return dues[at] if dues[at] < to_ms else None
+                return dues[at] + self._later_ms if dues[at] < to_ms else None
         return None
 
     def _whole(self, day: int) -> int:
@@ -534,6 +492,35 @@ class CronDues:
             return False
         by_date, by_weekday = face.day in self._dates, face.isoweekday() % 7 in self._weekdays
         return (by_date or by_weekday) if self._is_either else (by_date and by_weekday)
+
+
+def dues_of(text: str, anchor_ms: float, days: Callable[[str], Days]) -> EvenDues | CronDues:
+    """The dues of *text* for a task that was registered at *anchor_ms*. Raises UnreadableError."""
+    rest, offset_ms, zone = text, 0.0, ""
+    if rest.startswith("TZ="):
+        zone, _, rest = rest.removeprefix("TZ=").partition(" ")
+    if rest.startswith("+"):
+        offset, _, rest = rest.partition(" ")
+        offset_ms = 1000.0 * int(offset[1:-1])
+    word, _, body = rest.partition(" ")
+    if not word.startswith("@"):
+        return CronDues(rest, days(zone), offset_ms)
+    try:
+        match word:
+            case "@every":
+                period_ms = float(body[:-1]) * 1000
+                return EvenDues(anchor_ms + (offset_ms % period_ms or period_ms), period_ms)
+            case "@after":
+                return EvenDues(FOREVER_MS, FOREVER_MS)
+            case "@at":
+                at_ms = datetime.fromisoformat(body).timestamp() * 1000 + offset_ms
+                return EvenDues(at_ms if at_ms > anchor_ms else FOREVER_MS, FOREVER_MS)
+            case "@last":
+                hour, minute = body.split(":")
+                return CronDues(f"{minute} {hour} * * *", days(zone), offset_ms, is_last_day=True)
+    except (ValueError, OverflowError):
+        pass
+    raise UnreadableError(text)
 
 
 def _numbers(word: str, low: int, high: int) -> frozenset[int]:
@@ -622,7 +609,7 @@ class _Span(NamedTuple):
     """
 
     period: _Period
-    schedule: EvenDues | ShiftedDues
+    schedule: EvenDues | CronDues
     from_ms: float
     to_ms: float
     onset_ms: float | None = None
@@ -668,7 +655,7 @@ class Matching:
             return
         self._days = Days(ZoneInfo(headers[0].tz))
         self._zones = {"": self._days}
-        self._schedules: dict[str, EvenDues | ShiftedDues | None] = {}
+        self._schedules: dict[str, EvenDues | CronDues | None] = {}
         self.failover_ms = max(_LEASES * history.lease_ms, *(header.failover_ms for header in headers), 0)
         self.persist_ms = max(header.persist_window_ms for header in headers)
         self.is_past_unknown = all(header.store == "unknown" for header in headers)
@@ -696,7 +683,7 @@ class Matching:
         years = max(spans_ms) / _YEAR_MS
         return f"{self.history.events:,} events over {years:,.0f} years are too few to count dues by"
 
-    def schedule(self, cron: str, anchor_ms: float = 0) -> EvenDues | ShiftedDues | None:
+    def schedule(self, cron: str, anchor_ms: float = 0) -> EvenDues | CronDues | None:
         """The dues of a text; what does not depend on an anchor is made once."""
         known = self._schedules.get(cron)
         if known is not None and known.is_by_minute:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 
-from duly.formatting import close_names, counted
+from duly.formatting import close_names, counted, spelled_length
 from duly.instant import EARLIEST_US
 from duly.verify.dues import NEVER_US, Dues, face_at, instant_us, minute_start_us
-from duly.verify.reasons.chronicle import MINUTE_US, MOST_COUNTED, CauseKind, StartCause, TracedRun, latest
+from duly.verify.reasons.chronicle import MOST_COUNTED, CauseKind, StartCause, TracedRun, latest
 
 _LOOK_BACK_US = 30 * 366 * 86_400_000_000
 """No cron text is due less often than this."""
@@ -98,21 +98,6 @@ def face_text(face: datetime) -> str:
     return face.isoformat(" ", "seconds" if face.second else "minutes")
 
 
-def length_text(length_us: int) -> str:
-    """A length of time in its two largest units: 2 h 5 min."""
-    if length_us < 1_000_000:
-        return f"{length_us // 1000} ms"
-    if length_us < MINUTE_US:
-        return f"{length_us // 100_000 / 10:g} s"
-    left_s = length_us // 1_000_000
-    parts: list[str] = []
-    for unit_s, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        number, left_s = divmod(left_s, unit_s)
-        if number or parts:
-            parts.append(f"{number} {unit}" if number else "")
-    return " ".join(part for part in parts[:2] if part)
-
-
 def count_text(count: int, noun: str = "due") -> str:
     if count > MOST_COUNTED:
         return f"more than {MOST_COUNTED:,} {noun}s"
@@ -145,7 +130,7 @@ def run_text(run: TracedRun, words: Words) -> str:
     because = "; also ".join(cause_text(cause, words, run.started_us) for cause in run.causes)
     ending: str = run.ending
     if run.ended_us is not None and run.ended_us >= run.started_us:
-        ending += f" after {length_text(run.ended_us - run.started_us)}"
+        ending += f" after {spelled_length(run.ended_us - run.started_us)}"
     return f"{ending}; {f'because {because}' if because else 'for no cause that the trace shows'}"
 
 

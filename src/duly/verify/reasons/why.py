@@ -10,6 +10,7 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
+from duly.formatting import spelled_length
 from duly.verify.dues import NEVER_US, Dues, instant_us
 from duly.verify.reasons.answers import (
     Answer,
@@ -18,7 +19,6 @@ from duly.verify.reasons.answers import (
     UnknownTaskError,
     Words,
     count_text,
-    length_text,
     minute_of,
     no_due,
     skipped,
@@ -168,7 +168,7 @@ class _Explainer:
         elif late_us < 1_000_000:
             late = ""
         else:
-            late = f", {length_text(late_us)} {'late' if kind is Kind.ANSWERED else 'later'},"
+            late = f", {spelled_length(late_us)} {'late' if kind is Kind.ANSWERED else 'later'},"
         others = count - 1 if count <= MOST_COUNTED else count
         what = f"this and {count_text(others, 'other due')}" if others else "it"
         due = f'"{self._task}" was due at {self._words.time(due_us)}{why_not}'

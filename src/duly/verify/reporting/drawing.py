@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import timedelta, tzinfo
 from typing import NamedTuple
 
-from duly.formatting import shortened
+from duly.formatting import shortened, spelled_length
+from duly.instant import duration_us
 from duly.verify.dues import instant_us
 from duly.verify.reporting.axis import TimeAxis
 from duly.verify.reporting.history import Stretch, StretchKind
@@ -95,8 +96,7 @@ class Drawing:
         return instant_text(at_us, self._axis.zone)
 
     def _span(self, from_us: int, to_us: int) -> str:
-        lasted = timedelta(microseconds=to_us - from_us)
-        return f"{self._text(from_us)} to {self._text(to_us)} ({_lasting(lasted)})"
+        return f"{self._text(from_us)} to {self._text(to_us)} ({spelled_length(to_us - from_us)})"
 
     def _where(self, stretch: Stretch) -> str:
         """The lines in which a stretch is told."""
@@ -216,7 +216,7 @@ class Drawing:
     def _clock_changes(self) -> Iterator[Crossing]:
         for change in self._picture.changes:
             way = "forward" if change.by > timedelta(0) else "back"
-            by, when = _lasting(abs(change.by)), self._text(change.at_us)
+            by, when = spelled_length(duration_us(abs(change.by))), self._text(change.at_us)
             title = f"the clocks of the zone go {way} by {by}: {when}"
             yield Crossing(self._x(change.at_us), "dst", f"clocks {way}", title)
 
@@ -269,12 +269,3 @@ def _kept_within(x: float, text: str, margin: float = 0) -> float:
     """The middle of a text at *x*, moved where it would leave the paper."""
     half = len(text) * _LABEL_PX / 2
     return min(max(x, GUTTER + half), WIDTH - half - margin)
-
-
-def _lasting(lasted: timedelta) -> str:
-    """A length of time in the unit that suits it."""
-    seconds = lasted.total_seconds()
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        if seconds >= 2 * size or (unit == "s" and seconds >= 1):
-            return f"{seconds / size:.4g} {unit}"
-    return f"{seconds * 1000:.4g} ms"
