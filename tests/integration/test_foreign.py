@@ -250,14 +250,15 @@ def test_overlaps_are_found(stage: Stage) -> None:
     assert "S1c" in {violation.property for violation in stage.judged().violations}
 
 
-def test_a_skipped_run_is_a_tick(stage: Stage) -> None:
-    """A run that is skipped because the last one is still going is no start."""
+def test_a_skipped_run_is_missed(stage: Stage) -> None:
+    """A run that is dropped because the last one is still going is a lost due, and no start."""
     stage.add("a")
     stage.clock.reads = TEN + SECOND
     stage.scheduler.start()
     stage.go(TEN + MINUTE)
     stage.go(TEN + 2 * MINUTE)
-    assert stage.told()[2:] == [("RunStart", "a", 60), ("Tick", 120)]
+    assert stage.told()[2:] == [("RunStart", "a", 60), ("Missed", "a", 120)]
+    assert {violation.property for violation in stage.judged().violations} == {"L1"}
 
 
 def test_pausing_ends_starting(stage: Stage) -> None:

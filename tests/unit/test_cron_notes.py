@@ -98,7 +98,7 @@ def test_half_hour_and_lost_day() -> None:
     assert told("0 9 * * *", "Pacific/Apia", "2011-12-30T00:00Z", 1) == [
         (
             "2011-12-31 09:00+14:00",
-            [forward("24 h", "00:00", "2011-12-30", "+14:00") + "; 09:00 does not occur: skipped"],
+            [forward("1 d", "00:00", "2011-12-30", "+14:00") + "; 09:00 does not occur: skipped"],
         )
     ]
 

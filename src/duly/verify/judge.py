@@ -144,7 +144,7 @@ class Judge:
     def finish(self) -> Outcome:
         """The outcome, with what is still open at the horizon."""
         now_us = self._now_us
-        for name in ("S1a", "S1b", "S1c", "S1d", "S6"):
+        for name in ("S1a", "S1b", "S1c", "S1d", "S6", "T1", "T2"):
             self._tallies[name].checked = self.outcome.starts
         if now_us is not None and self.is_active:
             self._tallies["L1"].open = self._deadlines.open_count(now_us)
@@ -330,7 +330,8 @@ class Judge:
             objections.append(("S1c", self.words.overlap(item, task.runs)))
         if allowed_us(worlds, at_us, self.present_bound_us) > at_us:
             objections.append(("S1d", self.words.no_cause(item, task.started, task.ended, worlds)))
-        objections += self._over_limit(task, item)
+        if self._limits:
+            objections += self._over_limit(task, item)
         for name, reason in objections:
             evidence = (task.started, task.ended, self.calls.decisive)
             self.objections.object_at(item, name, task.id, reason, *evidence)
@@ -375,7 +376,7 @@ class Judge:
             return
         begun_at, begun = task.runs.pop(next(iter(task.runs)) if event.run is None else event.run)
         task.ended, task.ended_at = item, self.at
-        if not event.ok or any(world.config and world.config.dues.is_from_end for world in task.worlds):
+        if not event.ok or task.counts_from_end:
             task.worlds = each_way(
                 task.worlds, lambda world: world.after_end(item.at_us, begun_at, is_ok=event.ok)
             )
@@ -511,7 +512,8 @@ class Judge:
     def _add_deadline(self, task: TraceTask) -> None:
         owed = owed_us(task.worlds, self.now_us)
         # With a named limit a task may have to wait for the runs of others, nobody knows for how long.
-        if owed >= NEVER_US or any(_limit_of(world, self._limits) for world in task.worlds):
+        is_limited = self._limits and any(_limit_of(world, self._limits) for world in task.worlds)
+        if owed >= NEVER_US or is_limited:
             return
         onset_us = max(owed, self._reopened_us, task.idle_us)
         self._deadlines.add(task, onset_us, self.present_bound_us, tasks=len(self.tasks))

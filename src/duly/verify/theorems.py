@@ -242,8 +242,6 @@ class Theorems:
     # --- runs ---
 
     def start(self, task: TraceTask, item: Position) -> None:
-        for name in ("T1", "T2"):
-            self._tallies[name].checked += 1
         if self._is_down or self._stops:
             reason = f"{self._words.start(item)} after a crash or a stop, before any initialize had succeeded"
             self._objections.object_at(item, "T1", task.id, reason, self._judge.calls.decisive)
@@ -290,9 +288,7 @@ class Theorems:
         if past is None:
             return
         start = past.live.pop(begun_at, None)
-        if past.latest is not None and any(
-            world.config is not None and world.config.dues.is_from_end for world in task.worlds
-        ):
+        if past.latest is not None and task.counts_from_end:
             past.latest.next_us = min(past.latest.next_us, _next_due_us(task, item.at_us))
         if not event.ok:
             past.excused = True
@@ -344,4 +340,7 @@ def _is_other(config: TaskConfig | None, than: TaskConfig | None) -> bool:
 
 def _next_due_us(task: TraceTask | None, at_us: int) -> int:
     """The first due of *task* after an instant, under any configuration that it may have."""
-    return min((world.due_after(at_us)[0] for world in (task.worlds if task else ())), default=NEVER_US)
+    worlds = () if task is None else task.worlds
+    if len(worlds) == 1:
+        return worlds[0].due_after(at_us)[0]
+    return min((world.due_after(at_us)[0] for world in worlds), default=NEVER_US)

@@ -455,7 +455,7 @@ def recordings_in(
             line = ahead[1]
             if b'"Header"' in line and begins(line) and is_begun:
                 return
-            is_begun |= bool(line.strip())
+            is_begun = is_begun or bool(line.strip())
             ahead = next(numbered, None)
             yield line
 

@@ -17,10 +17,10 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from importlib.metadata import version
-from itertools import count
+from itertools import count, groupby
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -187,7 +187,7 @@ class APSchedulerRecorder:
 
     def _on_skipped(self, job_trace: "_JobTrace", event: Any) -> None:
         if event.job_id not in self._left_out:
-            job_trace.tick()
+            job_trace.skip(event.job_id, event.scheduled_run_times)
 
     def _texts(self) -> dict[str, str]:
         texts = {job.id: self._text(job) for job in self._scheduler.get_jobs()}
@@ -298,6 +298,13 @@ class _JobTrace:
                 self._early.add(key)
                 self._submitted[key] = None
             self._finish(key, self._settled_us(), ok=ok)
+
+    def skip(self, job_id: str, run_times: list[datetime]) -> None:
+        """APScheduler has dropped these runs, because the job is running already (`max_instances`)."""
+        with self._lock:
+            now_us = self._settled_us()
+            for run_time in run_times:
+                self._write(trace.Missed, now_us, id=job_id, due=milliseconds(instant_of(run_time)))
 
     def tick(self) -> None:
         with self._lock:
@@ -487,14 +494,7 @@ def _field(numbers: set[int], low: int, high: int) -> str:
     """Numbers as a cron field: `*` for all, or else ranges."""
     if len(numbers) == high - low + 1:
         return "*"
-    return ",".join(f"{first}-{last}" if first != last else f"{first}" for first, last in _ranges(numbers))
-
-
-def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    ranges: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1] = ranges[-1][0], number
-        else:
-            ranges.append((number, number))
-    return ranges
+    # Numbers that follow each other are equally far ahead of their places in the order.
+    groups = groupby(enumerate(sorted(numbers)), lambda each: each[1] - each[0])
+    ranges = ([number for _, number in group] for _, group in groups)
+    return ",".join(f"{each[0]}-{each[-1]}" if len(each) > 1 else f"{each[0]}" for each in ranges)
