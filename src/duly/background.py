@@ -9,11 +9,14 @@ finds the new task, and ends it through `at_loop_shutdown`.
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 from duly.forks import end_if_forked, process_id
+
+T = TypeVar("T")
 
 RESTART_PAUSE_S = 1.0
 """Time for a loop that is shutting down to close, and a limit on how often a task is restarted."""
@@ -120,6 +123,19 @@ async def first_done(*futures: asyncio.Future[Any]) -> set[asyncio.Future[Any]]:
             future.cancel()
         await asyncio.wait(futures)
     return done
+
+
+_AT_ONCE = 2_000
+"""So many items are worked on in one turn of the loop: a few milliseconds."""
+
+
+async def in_slices(items: Iterable[T]) -> AsyncIterator[list[T]]:
+    """*items*, some at a time: the loop turns after each slice but the last. A long list blocks nobody."""
+    left = iter(items)
+    while some := list(islice(left, _AT_ONCE)):
+        yield some
+        if len(some) == _AT_ONCE:
+            await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
 
 
 def retrieve_outcome(future: asyncio.Future[Any]) -> None:

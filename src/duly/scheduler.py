@@ -259,7 +259,7 @@ class Scheduler:
         await self._go(outcome, scheduled=[*outcome.added, *(change.after for change in outcome.overridden)])
 
     async def _go(self, outcome: Reconciliation, *, scheduled: Sequence[Task]) -> None:
-        emit_outcome(self._announcer, outcome, scheduled, self._backend.zone)
+        await emit_outcome(self._announcer, outcome, scheduled, self._backend.zone)
         self._state = SchedulerState.RUNNING
         # A stop that was called meanwhile waits for its turn, and nothing may start from that call on.
         self._poller.is_closed = self._is_stop_wanted()

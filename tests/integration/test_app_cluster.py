@@ -1,12 +1,13 @@
 """Apps that share a PostgreSQL, in real time: what is asked of one happens on another."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from duly import App, NoSuchTaskError, RunCancelledError, every
+from duly import App, NoSuchTaskError, RunCancelledError, crontab, every
 from duly.events import Event
 
 pytestmark = pytest.mark.steady
@@ -136,3 +137,26 @@ async def test_a_limit_holds_on_all_nodes(postgres_url: str) -> None:
         await nodes.until(lambda: not nodes.running)
     assert (nodes.begun, nodes.most) == (count, 2)
     assert nodes.skipped
+
+
+async def test_a_long_list_blocks_nobody(postgres_url: str) -> None:
+    """While an app with many tasks starts, new or known, no turn of the loop works for long."""
+    turns_s: list[float] = []
+
+    async def note_turns() -> None:
+        while True:
+            began_s = time.thread_time()
+            await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
+            turns_s.append(time.thread_time() - began_s)
+
+    async def nothing() -> None:
+        pass
+
+    for _ in range(2):
+        app = App(postgres_url, timezone="UTC")
+        for number in range(30_000):
+            app.task(crontab(f"{number % 60} {number % 24} * * *"), name=f"t{number}")(nothing)
+        noting = asyncio.create_task(note_turns())
+        async with app:
+            noting.cancel()
+    assert max(turns_s) < 0.1

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from duly.background import cancel
+from duly.background import cancel, in_slices
 from duly.cluster.backend import RowBackend
 from duly.cluster.store import ClusterStore
 from duly.cluster.table import Digest, ListOutcome, Pulse, Put, ReadDigest, ReadList, Reconcile
@@ -79,7 +79,9 @@ class Lists(Generic[L]):
         """
         # Without a lock: the reconciliation names the generation that it was made from (`base`), and is
         # answered with `is_other` if another list came between. Then everything is read again.
-        hashes = sum(filter(None, map(listed.hash_of, listed)))
+        hashes = 0
+        async for names in in_slices(listed):
+            hashes += sum(filter(None, map(listed.hash_of, names)))
         for _ in range(_ATTEMPTS):
             digest = await self._backend.link.do(ReadDigest())
             if (digest.rows, digest.hashes) == (len(listed), hashes):
@@ -97,9 +99,11 @@ class Lists(Generic[L]):
     ) -> ListOutcome:
         link = self._backend.link
         stored = {row.name: row.hash for row in await link.do(ReadList())}
-        changed = [name for name in listed if name not in stored or stored[name] != listed.hash_of(name)]
-        names = {*listed, *kept}
-        removed = [name for name in stored if name not in names]
+        changed: list[str] = []
+        async for names in in_slices(listed):
+            changed += [name for name in names if stored.get(name) != listed.hash_of(name)]
+        staying = {*listed, *kept}
+        removed = [name for name in stored if name not in staying]
         if not changed and not removed:
             return ListOutcome(digest.generation, (), (), ())
         request = Reconcile(

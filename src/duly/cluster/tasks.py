@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, tzinfo
 from functools import cached_property, lru_cache, partial
 from itertools import count
-from operator import attrgetter
 from typing import Any, NamedTuple, overload
 
 import msgspec
 
-from duly.background import cancel
+from duly.background import cancel, in_slices
 from duly.clock import Watchable
 from duly.cluster.backend import RowBackend
 from duly.cluster.clock import DatabaseClock
@@ -107,20 +106,25 @@ class TaskList(Mapping[str, Registration]):
     Kept in two dictionaries: an object for each of a million tasks would take more memory than all the rest.
     """
 
-    def __init__(self, registrations: Sequence[Registration], zone: tzinfo) -> None:
+    def __init__(self, zone: tzinfo) -> None:
         self._zone_key = zone_key(zone)
         self._shared: dict[tuple[str, int, Options], _Kind] = {}
         self._kinds: dict[str, _Kind] = {}
         self._long: dict[str, str] = {}
         """The names of tasks whose rows have shorter ones."""
-        for name, expression, _, delay_us, options in registrations:
-            if (row := row_name(name)) != name:
-                self._long[row] = name
-            kind = self._shared.get((expression.text, delay_us, options))
-            self._kinds[row] = self._kind(expression, delay_us, options) if kind is None else kind
+        self._callbacks: dict[str, Callback] = {}
+
+    async def take(self, registrations: Sequence[Registration]) -> None:
+        """Make *registrations* the list."""
+        async for some in in_slices(registrations):
+            for name, expression, _, delay_us, options in some:
+                if (row := row_name(name)) != name:
+                    self._long[row] = name
+                kind = self._shared.get((expression.text, delay_us, options))
+                self._kinds[row] = self._kind(expression, delay_us, options) if kind is None else kind
         # After the loop: two dictionaries that grow in turns leave holes in memory.
-        callbacks = map(attrgetter("callback"), registrations)
-        self._callbacks: dict[str, Callback] = dict(zip(self._kinds, callbacks, strict=True))
+        async for pairs in in_slices(zip(self._kinds, registrations, strict=True)):
+            self._callbacks.update((row, registration.callback) for row, registration in pairs)
 
     def __getitem__(self, name: str) -> Registration:
         expression, delay_us, options, _ = self._kinds[name]
@@ -142,8 +146,8 @@ class TaskList(Mapping[str, Registration]):
         kind = self._kinds.get(name)
         return None if kind is None else hash_of(name, kind.definition)
 
-    def texts(self) -> set[str]:
-        return {text for text, _, _ in self._shared}
+    def expressions(self) -> Iterator[CronExpression | ScheduleText]:
+        return (kind.expression for kind in self._shared.values())
 
     def _kind(self, expression: CronExpression | ScheduleText, delay_us: int, options: Options) -> _Kind:
         definition = definition_of(expression.text, delay_us, self._zone_key)
@@ -170,7 +174,7 @@ class TaskCodec:
     """Tasks as rows. Those of the list have their definition in memory, entries bring it along."""
 
     def __init__(self) -> None:
-        self.listed = TaskList([], UTC)
+        self.listed = TaskList(UTC)
         self.kinds: EntryKinds = {}
         self.schedules = Timetables(UTC)
         self.scheduler_id = ""
@@ -574,8 +578,9 @@ class ClusterTasks:
 
     async def _bring(self, registrations: list[Registration]) -> Reconciliation:
         """Make *registrations* the list of the cluster. Raises StoreError, and then it is not."""
-        listed = TaskList(registrations, self.zone)
-        self._codec.schedules.expect(item.expression for item in registrations)
+        listed = TaskList(self.zone)
+        await listed.take(registrations)
+        self._codec.schedules.expect(listed.expressions())
         outcome = await self._lists.bring(listed)
         return self._as_told(listed, outcome)
 
@@ -583,25 +588,29 @@ class ClusterTasks:
         return DeclaredTasks(listed, self._codec, self.zone, self.poller.now_us(), only)
 
     async def _puts(self, listed: TaskList, names: Sequence[str], _digest: Digest) -> list[Put]:
-        declared = self._declared(listed)
-        return [declared.put(name) for name in names]
+        declared, puts = self._declared(listed), list[Put]()
+        async for some in in_slices(names):
+            puts += map(declared.put, some)
+        return puts
 
     def _take_over(self, listed: TaskList) -> None:
         self._codec.listed = listed
-        self._codec.schedules.keep(listed.texts())
+        self._codec.schedules.keep({each.text for each in listed.expressions()})
 
     def _as_told(self, listed: TaskList, outcome: ListOutcome) -> Reconciliation:
         """What the list changed, in the form that a scheduler on a store of its own has."""
         declared = self._declared(listed)
-        outcome_of_list = Reconciliation(declared, self._declared(listed, outcome.added))
         overridden = dict(outcome.overridden)
+        preserved: list[str] = []
+        if self._announcer.wants("TaskPreserved"):
+            changed = {*outcome.added, *overridden}
+            preserved = [name for name in listed if name not in changed]
+        outcome_of_list = Reconciliation(
+            declared, self._declared(listed, outcome.added), self._declared(listed, preserved)
+        )
         for name, definition in overridden.items():
             after = declared.of(name)
             outcome_of_list.overridden.append(Override(self._before(after, definition), after))
-        if self._announcer.wants("TaskPreserved"):
-            added = set(outcome.added)
-            names = [name for name in listed if name not in added and name not in overridden]
-            outcome_of_list.preserved.extend(map(declared.of, names))
         outcome_of_list.orphaned.extend(self._orphaned(name, state) for name, state in outcome.orphaned)
         return outcome_of_list
 

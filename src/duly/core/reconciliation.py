@@ -39,7 +39,7 @@ class Reconciliation:
     tasks: Sequence[Task] = field(default_factory=list)
     """Every registered task as it will be, in the order of the list."""
     added: Sequence[Task] = ()
-    preserved: list[Task] = field(default_factory=list)
+    preserved: Sequence[Task] = ()
     overridden: list[Override] = field(default_factory=list)
     orphaned: list[Task] = field(default_factory=list)
     touched: list[Task] = field(default_factory=list)
@@ -82,7 +82,8 @@ def reconciled(
     """
     tasks: list[Task] = []
     added: list[Task] = []
-    outcome = Reconciliation(tasks, added)
+    preserved: list[Task] = []
+    outcome = Reconciliation(tasks, added, preserved)
     next_id = max((task.id for task in known.values()), default=0) + 1
     names = set()
 
@@ -111,7 +112,7 @@ def reconciled(
             and before.retry_delay_us == retry_delay_us
         ):
             task = with_options(as_kept(before), options)
-            outcome.preserved.append(task)
+            preserved.append(task)
         else:
             task = registered(
                 id=next_id,

@@ -5,6 +5,7 @@ from datetime import tzinfo
 from typing import Any
 from uuid import UUID, uuid5
 
+from duly.background import in_slices
 from duly.clock import Step
 from duly.core.causes import Cause, Start, preempts_retry, scheduled_us, starts_owed, without_old_dues
 from duly.core.entries import entry_text
@@ -110,14 +111,15 @@ class TaskRules:
         announcer.announce("TaskSkipped", taskName=name, reason=reason)
 
 
-def emit_outcome(
+async def emit_outcome(
     announcer: Announcer, outcome: Reconciliation, scheduled: Sequence[Task], zone: tzinfo
 ) -> None:
     """Emit what became of every task, and that initialization is complete."""
     announce = announcer.announce
     if announcer.wants("TaskAdded"):
-        for task in outcome.added:
-            announce("TaskAdded", taskName=task.name, **configuration(task))
+        async for tasks in in_slices(outcome.added):
+            for task in tasks:
+                announce("TaskAdded", taskName=task.name, **configuration(task))
         for override in outcome.overridden:
             announce(
                 "TaskOverridden",
@@ -137,7 +139,7 @@ def emit_outcome(
     for task in outcome.entries_delayed:
         emit_entry(announcer, task, is_new=False)
     if announcer.wants("TaskScheduled"):
-        _emit_every_task(announcer, outcome, scheduled)
+        await _emit_every_task(announcer, outcome, scheduled)
     announce(
         "SchedulerInitializationCompleted",
         totalRegistrations=len(outcome.tasks),
@@ -146,15 +148,18 @@ def emit_outcome(
     )
 
 
-def _emit_every_task(announcer: Announcer, outcome: Reconciliation, scheduled: Sequence[Task]) -> None:
-    names = {task.name for task in scheduled}
-    for task in outcome.preserved:
-        announcer.announce("TaskPreserved", taskName=task.name)
-    for task in outcome.tasks:
-        if task.name in names:
-            announcer.announce("TaskScheduled", taskName=task.name, **configuration(task))
-        else:
-            announcer.announce("TaskSkipped", taskName=task.name, reason="already scheduled")
+async def _emit_every_task(announcer: Announcer, outcome: Reconciliation, scheduled: Sequence[Task]) -> None:
+    # None: all of them are. Of a cluster each look at a task makes it.
+    names = None if scheduled is outcome.tasks else {task.name for task in scheduled}
+    async for tasks in in_slices(outcome.preserved):
+        for task in tasks:
+            announcer.announce("TaskPreserved", taskName=task.name)
+    async for tasks in in_slices(outcome.tasks):
+        for task in tasks:
+            if names is None or task.name in names:
+                announcer.announce("TaskScheduled", taskName=task.name, **configuration(task))
+            else:
+                announcer.announce("TaskSkipped", taskName=task.name, reason="already scheduled")
 
 
 def emit_entry(announcer: Announcer, task: Task, *, is_new: bool) -> None:
