@@ -39,6 +39,7 @@ from duly.cluster.table import (
     ReadTasks,
     Reconcile,
     RemoveOne,
+    Room,
     RowEnd,
     RunRecord,
     SetPaused,
@@ -46,7 +47,6 @@ from duly.cluster.table import (
     Switch,
     Taken,
     TakeRoom,
-    TakeTargets,
     TaskView,
     Work,
 )
@@ -126,18 +126,17 @@ def claimed(table: ClusterTable, node: int = 1, *ends: RowEnd, **options: Any) -
     return sorted(claim(table, node, *ends, **options).claimed, key=lambda row: row.name)
 
 
-def take_room(
-    table: ClusterTable, *rows: Claimed, node: int = 1, limit: str = "db", size: int = 2
+def take(
+    table: ClusterTable,
+    *rows: Claimed,
+    node: int = 1,
+    limit: str = "t",
+    size: int = 1,
+    said: RunRecord | None = None,
 ) -> list[int] | None:
-    """Take room for rows in one limit; the ids of those that got it."""
-    ids = [row.id for row in rows]
-    taken = table.do(TakeRoom(node=node, ids=ids, limits=[limit] * len(ids), sizes=[size] * len(ids)))
-    return None if taken is None else sorted(taken)
-
-
-def take(table: ClusterTable, *rows: Claimed, node: int = 1) -> list[int] | None:
-    """Take the targets of rows; the ids of those that got theirs."""
-    taken = table.do(TakeTargets(node=node, ids=[row.id for row in rows]))
+    """Take room for rows; the ids of those that got it."""
+    rooms = [Room(row.id, limit, size, said) for row in rows]
+    taken = table.do(TakeRoom(node=node, rooms=rooms))
     return None if taken is None else sorted(taken)
 
 
@@ -1058,29 +1057,73 @@ class TableConformance:
         assert claimed(table) == []
         assert claim(table, 1, end(row)).written == [row.id]
 
-    # --- targets ---
+    # --- what an App needs ---
+
+    def test_a_request_that_comes_during_a_run_stands_alone(self, table: ClusterTable) -> None:
+        """An end answers what the claim has seen; what came later stands, and the row is due at once."""
+        reconcile(table, put("a"))
+        for text in ("run 1", "run 2"):
+            table.do(Ask(names=["a"], text=text))
+        (row,) = claimed(table)
+        assert row.request == "run 1;run 2"
+        table.do(Ask(names=["a"], text="run 3"))
+        claim(table, 1, end(row, request=row.request), limit=0)
+        assert (task(table).request, task(table).wake_us) == ("run 3", 0)
+        (row,) = claimed(table)
+        table.do(Ask(names=["a"], text="run 4"))
+        claim(table, 1, release(row, request=row.request), limit=0)
+        assert task(table).request == "run 3;run 4", "it was not called, so nothing is answered"
+
+    def test_rows_that_are_asleep(self, table: ClusterTable) -> None:
+        """A row that rests because of an option of its node is due when another looks again."""
+        reconcile(table, put("a", wake_us=ASLEEP_US), put("b", wake_us=ASLEEP_US + 1))
+        assert claimed(table) == []
+        assert names(claimed(table, look_again_us=HOUR_US)) == ["a"]
+
+    # --- limits and targets ---
+
+    def test_room_in_a_limit(self, table: ClusterTable) -> None:
+        """A limit holds for the runs of all nodes; an end, and a fence, give room back."""
+        join(table, 2)
+        reconcile(table, *(put(name) for name in "abcde"))
+        a, b, c = sorted(claimed(table, 2, limit=3), key=lambda row: row.name)
+        d, e = sorted(claimed(table), key=lambda row: row.name)
+        assert take(table, a) == [], "another node's"
+        assert take(table, a, b, c, node=2, size=2) == sorted([a.id, b.id])
+        assert beat(table, 1).busy == {"t": 2}
+        assert beat(table, 2).busy == {}
+        assert take(table, d, size=2) == []
+        assert take(table, d, size=3) == [d.id]
+        assert take(table, e, limit="mail") == [e.id]
+        claim(table, 2, end(a), limit=0)
+        assert take(table, c, node=2, size=3) == [c.id]
+        assert beat(table, 1).busy == {"t": 2}
+        fence(table, 2, beat=1)
+        assert beat(table, 1).busy == {}
+        assert take(table, c, node=2) is None
+
+    def test_a_claim_has_no_room_yet(self, table: ClusterTable) -> None:
+        """A row that took room once does not count when it is claimed again, before it takes room."""
+        join(table, 2)
+        reconcile(table, put("a"))
+        (row,) = claimed(table)
+        take(table, row)
+        (row,) = claimed(table, 1, end(row, wake_us=NOW_US))
+        assert beat(table, 2).busy == {}
 
     def test_target(self, table: ClusterTable) -> None:
-        """Of two rows with one target one gets it; the other does when the first has ended."""
+        """A target is a limit of one run, whose room nobody waits for; a return keeps it with its run."""
         reconcile(table, put("a", target="t"), put("b", target="t"), put("c", target="u"))
-        a, b, c = sorted(claimed(table), key=lambda row: row.name)
-        assert take(table, a, c) == sorted([a.id, c.id])
-        assert take(table, b) == []
-        claim(table, 1, end(a), limit=0)
-        assert take(table, b) == [b.id]
-
-    def test_target_of_another_node(self, table: ClusterTable) -> None:
-        """A node takes no target for a row of another, nor when it is fenced; a fence frees its targets."""
         join(table, 2)
-        reconcile(table, put("a", target="t"), put("b", target="t"))
-        (a,) = claimed(table, 2, limit=1)
-        (b,) = claimed(table)
-        assert take(table, a) == []
-        assert take(table, a, node=2) == [a.id]
-        assert take(table, b) == []
-        fence(table, 2)
-        assert take(table, a, node=2) is None
-        assert take(table, b) == [b.id]
+        a, b, c = claimed(table)
+        assert take(table, a, b) == [a.id]
+        assert take(table, c, limit="u") == [c.id]
+        assert beat(table, 2).busy == {}
+        come_back(table, kept=[end(a)])
+        again = claimed(table, 11)
+        assert names(again) == ["b", "c"]
+        assert take(table, again[0], node=11) == []
+        assert take(table, again[1], limit="u", node=11) == [c.id]
 
     def test_fence_of_what_was_only_looked_at(self, table: ClusterTable) -> None:
         """A row with a target that it has not taken was not started: a fence does not count it as cut off."""
@@ -1105,78 +1148,6 @@ class TableConformance:
         assert task(table).interruptions == 2
         request = Claim(node=1, gen=100, limit=1, wanted=["a"], now_us=NOW_US + 9)
         assert [row.cut_us for row in table.do(request).claimed] == [NOW_US + 3]
-
-    def test_target_of_who_comes_back(self, table: ClusterTable) -> None:
-        """A kept run keeps its target; a released one does not."""
-        reconcile(table, put("a", target="t"), put("b", target="u"))
-        a, b = sorted(claimed(table), key=lambda row: row.name)
-        take(table, a, b)
-        come_back(table, kept=[end(a)])
-        table.do(SetPaused(name="b", is_paused=True))
-        reconcile(table, put("c", target="t"), put("d", target="u"))
-        c, d = sorted(claimed(table, 11), key=lambda row: row.name)
-        assert take(table, c, d, node=11) == [d.id]
-
-    # --- what an App needs ---
-
-    def test_a_request_that_comes_during_a_run_stands_alone(self, table: ClusterTable) -> None:
-        """An end answers what the claim has seen; what came later stands, and the row is due at once."""
-        reconcile(table, put("a"))
-        for text in ("run 1", "run 2"):
-            table.do(Ask(names=["a"], text=text))
-        (row,) = claimed(table)
-        assert row.request == "run 1;run 2"
-        table.do(Ask(names=["a"], text="run 3"))
-        claim(table, 1, end(row, request=row.request), limit=0)
-        assert (task(table).request, task(table).wake_us) == ("run 3", 0)
-        (row,) = claimed(table)
-        table.do(Ask(names=["a"], text="run 4"))
-        claim(table, 1, release(row, request=row.request), limit=0)
-        assert task(table).request == "run 3;run 4", "it was not called, so nothing is answered"
-
-    def test_rows_that_are_asleep(self, table: ClusterTable) -> None:
-        """A row that rests because of an option of its node is due when another looks again."""
-        reconcile(table, put("a", wake_us=ASLEEP_US), put("b", wake_us=ASLEEP_US + 1))
-        assert claimed(table) == []
-        assert names(claimed(table, look_again_us=HOUR_US)) == ["a"]
-
-    # --- named limits ---
-
-    def test_room_in_a_limit(self, table: ClusterTable) -> None:
-        """A limit holds for the runs of all nodes; an end, and a fence, give room back."""
-        join(table, 2)
-        reconcile(table, *(put(name) for name in "abcde"))
-        a, b, c = sorted(claimed(table, 2, limit=3), key=lambda row: row.name)
-        d, e = sorted(claimed(table), key=lambda row: row.name)
-        assert take_room(table, a, b, c, node=2) == sorted([a.id, b.id])
-        assert beat(table, 1).busy == {"db": 2}
-        assert beat(table, 2).busy == {}
-        assert take_room(table, d) == []
-        assert take_room(table, d, size=3) == [d.id]
-        assert take_room(table, e, limit="mail") == [e.id]
-        claim(table, 2, end(a), limit=0)
-        assert take_room(table, c, node=2, size=3) == [c.id]
-        assert beat(table, 1).busy == {"db": 2}
-        fence(table, 2, beat=1)
-        assert beat(table, 1).busy == {}
-        assert take_room(table, c, node=2) is None
-
-    def test_a_claim_has_no_room_yet(self, table: ClusterTable) -> None:
-        """A row that took room once does not count when it is claimed again, before it takes room."""
-        join(table, 2)
-        reconcile(table, put("a"))
-        (row,) = claimed(table)
-        take_room(table, row)
-        claim(table, 1, end(row, wake_us=NOW_US), limit=0)
-        (row,) = claimed(table)
-        assert beat(table, 2).busy == {}
-
-    def test_room_for_a_row_of_another_node(self, table: ClusterTable) -> None:
-        """A node takes room for its own rows only."""
-        join(table, 2)
-        reconcile(table, put("a"))
-        (row,) = claimed(table, 2)
-        assert take_room(table, row) == []
 
     # --- cancelling ---
 
@@ -1319,7 +1290,7 @@ class TableConformance:
         join(table, 2)
         reconcile(table, put("a"), put("b"), put("t", target="x"))
         rows = {row.name: row for row in claimed(table)}
-        table.do(TakeTargets(node=1, ids=[rows["t"].id]))  # nothing is known of its run
+        take(table, rows["t"])  # nothing is known of its run
         come_back(table, cut=[end(rows["a"])], kept=[end(rows["b"]), end(rows["t"])])
         fence(table, 11, by="n2")
         runs = {past.name: past for past in table.do(ReadRuns())}
@@ -1335,15 +1306,16 @@ class TableConformance:
         """Of the run of a target the history has what its node said when it took that."""
         reconcile(table, put("a", target="x"), put("b", target="y"))
         rows = claimed(table)
-        said = {row.id: record(row.id, result="interrupted", scheduled_us=5) for row in rows}
-        table.do(TakeTargets(node=1, ids=list(said), records=list(said.values())))
+        said = {row.name: record(row.id, result="interrupted", scheduled_us=5) for row in rows}
+        for row in rows:
+            take(table, row, size=2, said=said[row.name])
         a, b = rows
         world.advance(SECOND_US)
         come_back(table, cut=[end(a)], kept=[end(b)])
         fence(table, 11, by="n2")
         for row in rows:
             (past,) = table.do(ReadRuns(run=("n1", f"run {row.id}"), with_output=True))
-            kept = replace(said[row.id], ended_us=world.now_us, output="")
+            kept = replace(said[row.name], ended_us=world.now_us, output="")
             assert past[1:] == (row.name, "n1", row.token, NOW_US, kept)
 
     def test_history_by_start(self, table: ClusterTable, world: World) -> None:

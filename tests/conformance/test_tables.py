@@ -15,7 +15,7 @@ from tests.worlds.model_table import ModelDatabase, ModelTable
 from tests.worlds.postgres import PgBouncer, PostgresServer
 
 DATABASE = "tables"
-TABLES = ("namespace", "node", "task", "target", "run")
+TABLES = ("namespace", "node", "task", "run")
 _schemas = itertools.count(1)
 
 

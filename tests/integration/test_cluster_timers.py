@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from duly.cluster.table import Ask, Claim, Switch, TakeTargets
+from duly.cluster.table import Ask, Claim, Switch, TakeRoom
 from duly.errors import StoreError
 from duly.instant import SECOND_US, instant_of
 from duly.store.history import Result, WantedRuns
@@ -243,7 +243,7 @@ def test_waking_up_beyond_the_lease(world: SharedWorld) -> None:
     assert len(a.runs()) == len(JOBS)
 
 
-@pytest.mark.parametrize("request_type", [Claim, TakeTargets])
+@pytest.mark.parametrize("request_type", [Claim, TakeRoom])
 def test_lost_answers(world: SharedWorld, request_type: type[Any]) -> None:
     """Whichever answer is lost, each minute is answered once."""
     a = world.node("a", *EACH)

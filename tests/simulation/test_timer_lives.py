@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from duly.cluster.table import Ask, Claim, ComeBack, Heartbeat, TakeTargets
+from duly.cluster.table import Ask, Claim, ComeBack, Heartbeat, TakeRoom
 from duly.errors import StoreError
 from duly.store.history import Result
 from duly.supervisor.results import RunResult
@@ -27,7 +27,7 @@ TIMERS = [
     timer("d", "job2", on_calendar=MINUTELY),
     timer("e", "job3", on_unit_active_sec=40, on_startup_sec=2, persistent=False),
 ]
-REQUESTS: list[Any] = [Claim, TakeTargets, Heartbeat, ComeBack, Ask]
+REQUESTS: list[Any] = [Claim, TakeRoom, Heartbeat, ComeBack, Ask]
 LEAST = {"job0": 2, "job1": 2, "job2": 4, "job3": 3}
 """So many runs of each job there are in four quiet minutes, however long they last."""
 

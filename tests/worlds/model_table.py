@@ -64,6 +64,7 @@ class ModelRow:
     kind: str | None = None
     cancelled: int | None = None
     limited_by: str | None = None
+    record: t.RunRecord | None = None
 
 
 @dataclass
@@ -75,10 +76,6 @@ class Namespace:
     startup_us: Instant | None = None
     nodes: dict[int, ModelNode] = field(default_factory=dict)
     rows: dict[int, ModelRow] = field(default_factory=dict)
-    targets: dict[str, int] = field(default_factory=dict)
-    """Which row runs a target."""
-    cut_records: dict[int, t.RunRecord] = field(default_factory=dict)
-    """What the history says of the runs of these rows if they are cut off."""
     runs: list[t.PastRun] = field(default_factory=list)
     last_id: int = 0
     last_run: int = 0
@@ -159,7 +156,6 @@ class ModelTable:
             t.LeaveCluster: self._leave,
             t.Claim: self._claim,
             t.ComeBack: self._come_back,
-            t.TakeTargets: self._take_targets,
             t.TakeRoom: self._take_room,
             t.ReadDigest: self._read_digest,
             t.ReadList: self._read_list,
@@ -235,7 +231,7 @@ class ModelTable:
             generation=space.generation,
             next_wake_us=next((row.wake_us for row in space.waiting(beat)), None),
             cancelled=[(r.name, r.token) for r in self._run_by(me) if r.cancelled == r.token],
-            busy=Counter(str(r.limited_by) for r in self._limited() if r.run_by != me),
+            busy=Counter(str(r.limited_by) for r in self._limited() if r.run_by != me and not r.target),
         )
 
     def _limited(self) -> list[ModelRow]:
@@ -249,7 +245,7 @@ class ModelTable:
         if node is None or node.beat != request.beat or node.fenced_us is not None:
             return None
         for row in self._run_by(node.id):
-            if row.target is not None and row.id not in self.space.targets.values():
+            if row.target is not None and row.limited_by is None:
                 row.token += 1  # it starts only when it has its target
                 row.wake_us = self.database.now_us
                 self._release(row)
@@ -271,7 +267,7 @@ class ModelTable:
         """A run was cut off, which is history: it is to be started once more."""
         node, started_us = self.space.nodes[row.run_by or 0].name, row.started_us
         assert started_us is not None
-        record = self.space.cut_records.get(row.id)
+        record = row.record
         if row.target is None:
             record = t.RunRecord("", "", started_us, 0, "interrupted")
         if record is not None:
@@ -286,11 +282,8 @@ class ModelTable:
 
     def _release(self, row: ModelRow) -> None:
         row.run_by = row.started_us = None
-        space = self.space
-        space.targets = {name: task for name, task in space.targets.items() if task != row.id}
-        space.cut_records.pop(row.id, None)
         if row.removed:
-            del space.rows[row.id]
+            del self.space.rows[row.id]
 
     def _open_timeline(self, request: t.OpenTimeline) -> None:
         if request.timeline == self.database.timeline:
@@ -334,40 +327,24 @@ class ModelTable:
         wanted = [row for row in rows if row.run_by is None and self.space.may_claim(request, row)]
         return list({row.id: row for row in (*chosen, *wanted)}.values()) if request.limit else []
 
-    def _is_refused(self, request: t.TakeTargets | t.TakeRoom) -> bool:
+    def _take_room(self, request: t.TakeRoom) -> Sequence[int] | None:
         node = self.space.nodes.get(request.node)
         is_fenced = node is None or node.fenced_us is not None
         if node is None or is_fenced or node.server != self.database.server or node.seq < request.acked:
-            return True
+            return None
         node.seq += 1
-        return False
-
-    def _take_room(self, request: t.TakeRoom) -> Sequence[int] | None:
-        if self._is_refused(request):
-            return None
         taken = []
-        for row_id, limit, size in zip(request.ids, request.limits, request.sizes, strict=True):
-            row = self.space.rows.get(row_id)
-            busy = sum(each.limited_by == limit for each in self._limited())
-            if row is not None and row.run_by == request.node and busy < size:
-                row.limited_by = limit
-                taken.append(row_id)
+        for room in request.rooms:
+            row = self.space.rows.get(room.id)
+            busy = sum(each.limited_by == room.limit for each in self._limited())
+            if row is not None and row.run_by == request.node and busy < room.size:
+                row.limited_by, row.record = room.limit, room.record
+                taken.append(room.id)
         return taken
-
-    def _take_targets(self, request: t.TakeTargets) -> Sequence[int] | None:
-        space = self.space
-        if self._is_refused(request):
-            return None
-        mine = {row.id: row.target for row in self._run_by(request.node) if row.id in request.ids}
-        wanted = {target: row for row, target in mine.items() if target and target not in space.targets}
-        space.targets |= wanted
-        records = dict(zip(request.ids, request.records, strict=False))
-        space.cut_records |= {row: records[row] for row in wanted.values() if row in records}
-        return list(wanted.values())
 
     def _claimed(self, row: ModelRow, node: int, now_us: Instant) -> t.Claimed:
         row.run_by, row.token, row.started_us = node, max(row.token + 1, now_us), now_us
-        row.limited_by = None
+        row.limited_by = row.record = None
         return t.Claimed(
             id=row.id,
             name=row.name,
@@ -426,12 +403,10 @@ class ModelTable:
         for end in request.kept:
             if (row := self._named(end)) is not None and self._is_of(row, end, request):
                 row.run_by = request.node
+                row.limited_by = row.limited_by or row.target  # the server may have forgotten it
                 kept.append((row.name, row.id))
         for row in self._run_by(*request.before):
             self._release(row)
-        for row in self._run_by(request.node):
-            if row.target is not None:  # a server that has forgotten may not know whose it is
-                self.space.targets.setdefault(row.target, row.id)
         return t.Returned(kept, has_forgotten)
 
     def _named(self, end: t.RowEnd) -> ModelRow | None:
@@ -446,7 +421,7 @@ class ModelTable:
             row = self._named(end)
             if row is not None and row.token < end.token and row.hash == end.hash:
                 row.token, row.started_us, row.cut_us = end.token, end.started_us, None
-                row.run_by = request.before[0]
+                row.run_by, row.limited_by, row.record = request.before[0], None, None
                 if end not in request.ends:
                     row.state = row.state if end.state is None else end.state
         for end in request.remembered:

@@ -33,10 +33,10 @@ from duly.cluster.table import (
     Join,
     LeaveCluster,
     Pulse,
+    Room,
     RunRecord,
     TableRequest,
     TakeRoom,
-    TakeTargets,
     Work,
 )
 from duly.core.registration import Callback
@@ -292,30 +292,37 @@ class RowBackend(Generic[T]):
         return await self._permitted(self._decided(rows, now_us, steps))
 
     async def _permitted(self, starts: Sequence[Begin[T]]) -> Sequence[Begin[T]]:
-        """Those of *starts* that may be made. The others are released.
-
-        Here: those for whose limits there is room on all nodes. The others wait for it.
-        """
-        limited: dict[int, tuple[Begin[T], str]] = {}
+        """Those of *starts* for which there is room on all nodes. The others are released."""
+        rooms: list[Room] = []
+        limited: dict[int, Begin[T]] = {}
         for start in starts:
-            if (limit := self._rules.limit_of(start.before)) is not None:
-                limited[self._active[start.after.name].held.id] = start, limit
-        if not limited:
+            row_id = self._active[start.after.name].held.id
+            if (room := self._room_of(row_id, start)) is not None:
+                rooms.append(room)
+                limited[row_id] = start
+        if not rooms:
             return starts
-        names = [limit for _, limit in limited.values()]
         taken: Sequence[int] | None = None
         try:
-            request = self.node.take_room(list(limited), names, [self.named.sizes[name] for name in names])
-            taken = await self._answered(request)
+            taken = await self._answered(self.node.take_room(rooms))
         finally:
             if taken is None:  # if it was refused, the next claim is, too, and tells the node
                 self.give_back(starts)
         if taken is None:
             return ()
-        refused = [limited[row_id][0] for row_id in limited.keys() - set(taken)]
-        self.give_back(refused)
-        self.named.put_off(refused, self._rules, self._announcer)
+        if refused := [start for row_id, start in limited.items() if row_id not in taken]:
+            self._refuse(refused)
         return [start for start in starts if start.after.name in self._active]
+
+    def _room_of(self, row_id: int, start: Begin[T]) -> Room | None:
+        """What a start takes before it is made."""
+        limit = self._rules.limit_of(start.before)
+        return None if limit is None else Room(row_id, limit, self.named.sizes[limit])
+
+    def _refuse(self, starts: Sequence[Begin[T]]) -> None:
+        """Have *starts*, for which there is no room, wait for it."""
+        self.give_back(starts)
+        self.named.put_off(starts, self._rules, self._announcer)
 
     async def _asked(self, limit: int, now_us: Instant) -> tuple[list[Claimed], Instant, Sequence[Step]]:
         """Send one message; the rows that are ours now, the time, and the steps that they do not know of."""
@@ -358,7 +365,7 @@ class RowBackend(Generic[T]):
             self._steps = self._steps[len(steps) :]
         return rows, work.now_us, steps
 
-    async def _answered(self, request: Claim | TakeTargets | TakeRoom) -> Any:
+    async def _answered(self, request: Claim | TakeRoom) -> Any:
         """What the database answers; None if it fails."""
         try:
             return await self.link.do(request)

@@ -37,12 +37,12 @@ from duly.cluster.table import (
     Peer,
     Pulse,
     Returned,
+    Room,
     RowEnd,
     RunRecord,
     TableRequest,
     Taken,
     TakeRoom,
-    TakeTargets,
     Work,
 )
 from duly.errors import StoreError
@@ -528,15 +528,11 @@ class Node:
                     self._suspects.append(held)
             return list(work.claimed)
 
-    def take_targets(self, ids: Sequence[int], records: Sequence[RunRecord]) -> TakeTargets:
+    def take_room(self, rooms: Sequence[Room]) -> TakeRoom:
         with self.lock:
-            return TakeTargets(node=self.id, ids=ids, records=records, acked=self._acked)
+            return TakeRoom(node=self.id, rooms=rooms, acked=self._acked)
 
-    def take_room(self, ids: Sequence[int], limits: Sequence[str], sizes: Sequence[int]) -> TakeRoom:
-        with self.lock:
-            return TakeRoom(node=self.id, ids=ids, limits=limits, sizes=sizes, acked=self._acked)
-
-    def on_lost_answer(self, request: Claim | TakeTargets | TakeRoom) -> None:
+    def on_lost_answer(self, request: Claim | TakeRoom) -> None:
         """Note that nobody knows what became of a claim: come back under a new id."""
         with self.lock:
             self._is_claiming = False

@@ -25,7 +25,7 @@ from duly.cluster.statements import AsIs, Statements, array, escaped, script_fil
 from duly.errors import StoreError
 from duly.instant import MINUTE_US
 
-FORMAT = 9
+FORMAT = 10
 _FENCED_KEPT_US = 24 * 60 * MINUTE_US
 """So long a fenced node is shown."""
 _COPY_FROM = 2_000
@@ -117,9 +117,15 @@ class PostgresTable:
         return table.Work(seq, now_us, written, [table.Claimed(*row) for row in rows], next_wake_us, is_open)
 
     @_carry_out.register
-    def _take_targets(self, request: table.TakeTargets) -> Sequence[int] | None:
-        values = _fields(request) | {"records": array(map(_record, request.records))}
-        *_, me, taken = self._ask(self._statements.of("me", "take_targets"), **values)
+    def _fence(self, request: table.Fence) -> Sequence[table.Taken] | None:
+        fenced = self._ask(self._statements.fence(), **_fields(request))[-1]
+        return [table.Taken(*row) for row in fenced if row[0] is not None] if fenced else None
+
+    @_carry_out.register
+    def _take_room(self, request: table.TakeRoom) -> Sequence[int] | None:
+        values = _fields(request, but=("rooms",)) | _columns(_ROOM_COLUMNS, request.rooms)
+        answers = self._ask(self._statements.of("me", "take_room"), **values)
+        me, taken = answers[1], answers[-1]
         return [row[0] for row in taken] if me else None
 
     @_carry_out.register
@@ -276,6 +282,12 @@ _END_COLUMNS: Mapping[str, Callable[[table.RowEnd], Any]] = {
     "records": lambda end: None if end.run is None else _record(end.run),
     "outputs": lambda end: None if end.run is None else end.run.output,
 }
+_ROOM_COLUMNS: Mapping[str, Callable[[table.Room], Any]] = {
+    "ids": attrgetter("id"),
+    "limits": attrgetter("limit"),
+    "sizes": attrgetter("size"),
+    "records": lambda room: None if room.record is None else _record(room.record),
+}
 _PUT_COLUMNS: Mapping[str, Callable[[table.Put], Any]] = {
     "names": attrgetter("name"),
     "hashes": attrgetter("hash"),
@@ -309,16 +321,6 @@ def _pulse(answers: list[Rows]) -> table.Pulse:
     return table.Pulse._make((*facts, nodes, generation, wake_us, runs, limits))
 
 
-def _taken(answers: list[Rows]) -> Sequence[table.Taken] | None:
-    fenced = answers[-1]
-    return [table.Taken(*row) for row in fenced if row[0] is not None] if fenced else None
-
-
-def _taken_ids(answers: list[Rows]) -> Sequence[int] | None:
-    me, taken = answers[1], answers[-1]
-    return [row[0] for row in taken] if me else None
-
-
 def _digest(answers: list[Rows]) -> table.Digest:
     ((count, hashes, generation, startup_us),) = answers[-1]
     return table.Digest(count, int(hashes), generation, startup_us)
@@ -343,10 +345,8 @@ def _number(answers: list[Rows]) -> int:
 
 _SCRIPTS: Mapping[type, tuple[str, Callable[[list[Rows]], Any]]] = {
     table.Heartbeat: ("heartbeat pulse", _pulse),
-    table.Fence: ("fence", _taken),
     table.OpenTimeline: ("open_timeline", _nothing),
     table.LeaveCluster: ("leave", _nothing),
-    table.TakeRoom: ("me take_room", _taken_ids),
     table.ReadDigest: ("digest", _digest),
     table.ReadList: ("list", lambda answers: [table.Listed(*row) for row in answers[-1]]),
     table.SetPaused: ("pause", _is_found),

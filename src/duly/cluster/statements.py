@@ -53,7 +53,12 @@ class Statements:
     def of(self, *names: str, **parts: str) -> str:
         """One script of several, in front of them what every transaction begins with."""
         text = "\n".join(map(script_file, ("settings", *names)))
-        for part, value in {**_PARTS, **parts, "schema": self._in_statements}.items():
+        for part, value in {
+            "cut_off": script_file("cut_off"),
+            **_PARTS,
+            **parts,
+            "schema": self._in_statements,
+        }.items():
             text = text.replace(f"{{{part}}}", value)
         return text
 
@@ -79,6 +84,10 @@ class Statements:
         """The script that gives up ids and goes on under a new one."""
         return self.of("come_back", "join", "restore", "ends", "relabel", "forgotten", **_MATCH_NAME)
 
+    def fence(self) -> str:
+        """The script that declares a node dead."""
+        return self.of("fence", is_cut="task.run_by = %(node)s AND node.fenced_us IS NOT NULL")
+
 
 _PARTS = {
     "owner": "fenced_us IS NULL AND server = {schema}.server()",
@@ -101,6 +110,9 @@ _MATCH_NAME = {
     "match": "task.name = given.name",
     "rows": "task.namespace = %(namespace)s AND task.name = ANY(%(names)s::text[])",
     "owner": "fenced_us IS NULL",
+    "is_cut": "task.namespace = %(namespace)s AND task.run_by = ANY(%(before)s::bigint[])"
+    " AND (task.name, task.token) IN"
+    " (SELECT * FROM unnest(%(cut_names)s::text[], %(cut_tokens)s::bigint[]))",
     "has_forgotten": "EXISTS (SELECT FROM {schema}.node"
     " WHERE id = (%(before)s::bigint[])[1] AND seq < %(acked)s)",
 }

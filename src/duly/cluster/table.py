@@ -250,32 +250,28 @@ class Claim(TableRequest[Work], frozen=True, kw_only=True):
     much, and what such a row waits for may be a mistake. So are rows that are asleep (`ASLEEP_US`)."""
 
 
-class TakeTargets(TableRequest[Sequence[int] | None], frozen=True, kw_only=True):
-    """Take the targets of claimed rows that are to start; the ids of the rows that got theirs.
+class Room(NamedTuple):
+    """What a claimed row takes before it starts: a place in a limit of so many runs."""
 
-    A row whose target another row has does not get it. The end of a row gives its target back. None: refused,
-    as a claim would be.
-    """
-
-    node: int
-    ids: Sequence[int]
-    records: Sequence[RunRecord] = ()
-    """What the history is to say of each run if it is cut off. Nobody else knows its number and its cause."""
-    acked: int = 0
+    id: int
+    """Of the row."""
+    limit: str
+    """The name of a limit; or the target of the row, whose size is 1."""
+    size: int
+    record: RunRecord | None = None
+    """Of a target: what the history says of its run if that is cut off. Nobody else knows its number and its
+    cause."""
 
 
 class TakeRoom(TableRequest[Sequence[int] | None], frozen=True, kw_only=True):
-    """Take room in named limits for claimed rows that are to start; the ids of the rows that got it.
+    """Take room for claimed rows that are to start; the ids of the rows that got it.
 
     A limit holds for the runs of all nodes, at its size as this node has it. The end of a run gives its room
-    back. None: refused, as a claim would be.
+    back. None: refused, as a claim would be. A row with a target that got no room was not started.
     """
 
     node: int
-    ids: Sequence[int]
-    limits: Sequence[str]
-    """The limit of each."""
-    sizes: Sequence[int]
+    rooms: Sequence[Room]
     acked: int = 0
 
 

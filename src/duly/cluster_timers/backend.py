@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from duly.clock import Step
 from duly.cluster.backend import RowBackend
 from duly.cluster.node import Node
+from duly.cluster.table import Room
 from duly.cluster_timers.rows import cut_record
 from duly.core.task import STEP_TOLERATED_US
 from duly.engine.rules import Begin
@@ -102,26 +103,13 @@ class TimerBackend(RowBackend[TimerState]):
             self.ended[timer.name] = timer
         return timer
 
-    async def _permitted(self, starts: Sequence[Begin[TimerState]]) -> Sequence[Begin[TimerState]]:
-        """Take the targets. A timer whose target runs on another node has a miss, as on one machine."""
-        if not starts:
-            return ()
-        ids = {self._active[start.after.name].held.id: start for start in starts}
-        taken: Sequence[int] | None = None
-        try:
-            taken = await self._answered(self.node.take_targets(list(ids), list(map(cut_record, starts))))
-        finally:
-            if taken is None:  # if it was refused, the next claim is, too, and tells the node
-                self.give_back(starts)
-        if taken is None:
-            return ()
-        refused = [start.before for row_id, start in ids.items() if row_id not in taken]
-        if refused:
-            self._refuse(refused)
-        return [start for row_id, start in ids.items() if row_id in taken]
+    def _room_of(self, row_id: int, start: Begin[TimerState]) -> Room:
+        """The target."""
+        return Room(row_id, start.before.lock, 1, cut_record(start))
 
-    def _refuse(self, timers: list[TimerState]) -> None:
-        """Look once more at timers whose target is not free, and release their rows."""
+    def _refuse(self, starts: Sequence[Begin[TimerState]]) -> None:
+        """Look once more at timers whose target runs elsewhere: they have a miss, as on one machine."""
+        timers = [start.before for start in starts]
         self.blocked = {timer.name for timer in timers}
         changes = self._rules.looked_at(timers, self.poller.now_us()).changed
         self.blocked = set()

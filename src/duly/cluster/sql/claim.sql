@@ -14,7 +14,8 @@ WITH ready AS MATERIALIZED (
     ORDER BY wake_us LIMIT %(suspects)s FOR UPDATE SKIP LOCKED
 ){wanted}
 UPDATE {schema}.task AS task
-SET run_by = %(node)s, started_us = ready.now_us, token = greatest(token + 1, ready.now_us), limited_by = NULL
+SET run_by = %(node)s, started_us = ready.now_us, token = greatest(token + 1, ready.now_us), limited_by = NULL,
+    record = NULL
 FROM ready
 WHERE task.id = ANY(ARRAY(SELECT id FROM usual UNION ALL SELECT id FROM suspect {or_wanted}))
 RETURNING task.id, task.name, task.hash, task.token, task.state, task.started_us, task.cut_us, task.interruptions,

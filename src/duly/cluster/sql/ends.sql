@@ -21,15 +21,13 @@ WITH given AS (
         run_by = NULL, started_us = NULL
     FROM given
     WHERE {rows} AND task.id IN (SELECT id FROM locked) AND {match} AND task.token = given.token AND task.started_us = given.started_us
-    RETURNING task.id, given.name, given.token, given.started_us, given.ended_us, given.record, given.output, task.limited_by
+    RETURNING task.id, given.name, given.token, given.started_us, given.ended_us, given.record, given.output, task.limited_by, task.target
 ), history AS (
     INSERT INTO {schema}.run (namespace, name, node, token, started_us, ended_us, record, output)
     SELECT %(namespace)s, done.name, (SELECT node.name FROM {schema}.node AS node WHERE node.id = %(node)s), token,
            started_us, ended_us, record, output
     FROM done WHERE record IS NOT NULL
-), freed AS (
-    UPDATE {schema}.target SET task = NULL FROM done WHERE task = done.id
 )
--- Others may wait for the room of a limit.
-SELECT id, CASE WHEN limited_by IS NOT NULL THEN pg_notify('duly', %(namespace)s)::text END FROM done;
+-- Others may wait for the room of a limit. Who waits for a target looks again by itself.
+SELECT id, CASE WHEN limited_by IS NOT NULL AND target IS NULL THEN pg_notify('duly', %(namespace)s)::text END FROM done;
 DELETE FROM {schema}.task WHERE namespace = %(namespace)s AND removed AND run_by IS NULL;

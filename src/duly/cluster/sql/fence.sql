@@ -5,16 +5,8 @@ WHERE id = %(node)s AND beat = %(beat)s AND fenced_us IS NULL;
 UPDATE {schema}.task AS task SET run_by = NULL, started_us = NULL, token = token + 1, wake_us = {schema}.now_us()
 FROM {schema}.node AS node
 WHERE task.run_by = %(node)s AND node.id = %(node)s AND node.fenced_us IS NOT NULL AND task.target IS NOT NULL
-    AND NOT EXISTS (SELECT FROM {schema}.target WHERE target.namespace = task.namespace AND target.task = task.id);
--- What is cut off is history. Only its node knew why it ran, and its id; of a target's run it has said so.
-INSERT INTO {schema}.run (namespace, name, node, token, started_us, ended_us, record, output)
-SELECT task.namespace, task.name, node.name, task.token, task.started_us, {schema}.now_us(),
-       coalesce(jsonb_set(target.run::jsonb, '{3}', to_jsonb({schema}.now_us())),
-                jsonb_build_array('', '', task.started_us, {schema}.now_us(), 'interrupted'))::text,
-       CASE WHEN task.target IS NOT NULL THEN '' END
-FROM {schema}.task AS task JOIN {schema}.node AS node ON node.id = task.run_by
-LEFT JOIN {schema}.target AS target ON target.namespace = task.namespace AND target.task = task.id
-WHERE task.run_by = %(node)s AND node.fenced_us IS NOT NULL AND (task.target IS NULL OR target.run IS NOT NULL);
+    AND task.limited_by IS NULL;
+{cut_off}
 WITH taken AS (
     UPDATE {schema}.task AS task
     SET run_by = NULL, started_us = NULL, token = token + 1, interruptions = interruptions + 1,
@@ -27,8 +19,6 @@ WITH taken AS (
     FROM {schema}.node AS node
     WHERE task.run_by = %(node)s AND node.id = %(node)s AND node.fenced_us IS NOT NULL
     RETURNING task.id, task.name, task.interruptions, task.wake_us
-), freed AS (
-    UPDATE {schema}.target SET task = NULL FROM taken WHERE task = taken.id
 ), noted AS (
     UPDATE {schema}.node SET taken = coalesce((SELECT array_agg(name ORDER BY name) FROM taken), taken)
     WHERE id = %(node)s AND beat = %(beat)s AND fenced_by = %(by)s

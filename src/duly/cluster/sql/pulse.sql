@@ -13,7 +13,7 @@ SELECT coalesce(%(now_us)s, {schema}.now_us()), {schema}.server(), {schema}.time
        coalesce((SELECT json_object_agg(limited_by, runs)
                  FROM (SELECT limited_by, count(*) AS runs FROM {schema}.task
                        WHERE namespace = %(namespace)s AND run_by IS NOT NULL AND limited_by IS NOT NULL
-                           AND run_by <> %(node)s
+                           AND target IS NULL AND run_by <> %(node)s
                        GROUP BY limited_by) AS busy), '{}')
 FROM (SELECT) AS one
 LEFT JOIN {schema}.namespace AS space ON space.name = %(namespace)s

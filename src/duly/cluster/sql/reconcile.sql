@@ -55,10 +55,6 @@ WITH space AS MATERIALIZED (
     FROM {source}, space
     ON CONFLICT DO NOTHING
     RETURNING name
-), targets AS (
-    INSERT INTO {schema}.target (namespace, name)
-    SELECT DISTINCT %(namespace)s, given.target FROM {source}, space WHERE given.target IS NOT NULL
-    ON CONFLICT DO NOTHING
 )
 SELECT name, NULL AS definition FROM added
 UNION ALL SELECT name, CASE WHEN removed THEN NULL ELSE definition END FROM changed;

@@ -1,6 +1,7 @@
 -- A server that has forgotten is told what it had acknowledged, where no newer claim has come meanwhile.
 UPDATE {schema}.task AS task
 SET token = given.token, run_by = (%(before)s::bigint[])[1], started_us = given.started_us, cut_us = NULL,
+    limited_by = NULL, record = NULL,
     state = coalesce(given.before, task.state)
 FROM unnest(%(run_names)s::text[], %(run_tokens)s::bigint[], %(run_starts)s::bigint[],
             %(run_states)s::text[], %(run_hashes)s::bigint[])

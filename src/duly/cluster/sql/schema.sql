@@ -1,4 +1,4 @@
--- Format 9 (1 to 4 were the shard protocol, which is gone). Times are microseconds since 1970-01-01 UTC. Node ids are drawn by the nodes.
+-- Format 10 (1 to 4 were the shard protocol, which is gone). Times are microseconds since 1970-01-01 UTC. Node ids are drawn by the nodes.
 CREATE FUNCTION {schema}.now_us() RETURNS bigint LANGUAGE sql VOLATILE
     AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
@@ -45,7 +45,7 @@ CREATE TABLE {schema}.task (
     hash bigint NOT NULL,
     gen bigint NOT NULL,
     definition text NOT NULL,
-    target text,
+    target text, -- its runs exclude those of other rows with that target
     state text NOT NULL,
     wake_us bigint NOT NULL,
     paused boolean NOT NULL DEFAULT false,
@@ -59,7 +59,8 @@ CREATE TABLE {schema}.task (
     enabled boolean,
     kind text, -- of an entry: which nodes may claim it. A task of a list has none
     cancelled bigint, -- the token of the run that somebody wants to end
-    limited_by text, -- the named limit that the run counts in
+    limited_by text, -- what the run counts in: a named limit, or the target
+    record text, -- of the run of a target: what the history says of it if it is cut off
     UNIQUE (namespace, name)
 ) WITH (fillfactor = 80);
 
@@ -70,14 +71,6 @@ CREATE INDEX task_removed ON {schema}.task (namespace) WHERE removed;
 CREATE INDEX task_cancelled ON {schema}.task (run_by) WHERE run_by IS NOT NULL AND cancelled = token;
 CREATE INDEX task_limited ON {schema}.task (namespace, limited_by) WHERE run_by IS NOT NULL AND limited_by IS NOT NULL;
 CREATE INDEX task_run_by ON {schema}.task (run_by) WHERE run_by IS NOT NULL;
-
-CREATE TABLE {schema}.target (
-    namespace text NOT NULL,
-    name text NOT NULL,
-    task bigint,
-    run text, -- the record of its run, for the history if that is cut off
-    PRIMARY KEY (namespace, name)
-) WITH (fillfactor = 50);
 
 CREATE TABLE {schema}.run (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
