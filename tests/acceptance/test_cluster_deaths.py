@@ -86,40 +86,6 @@ def test_freeze(world: World) -> None:
 
 
 @pytest.mark.steady
-def test_short_freeze(world: World) -> None:
-    """A node that stood still for less than its lease goes on as if nothing had been."""
-    world.begin_all("ab", ALL)
-    a = world.runner(LONG[0])
-    for _ in range(3):
-        a.pause()
-        world.until_started(FLAKY[0], after_us=now_us())
-    assert {run.how for run in world.runs() if run.name in LONG} == {"open"}
-    assert world.events("TrustLost", "NodeFenced") == []
-    world.account()
-    world.verify()
-
-
-@pytest.mark.steady
-def test_join(world: World) -> None:
-    """A node that joins takes its part, and what runs meanwhile ends where it is, once."""
-    (a,) = world.begin_all("a", ALL)
-    for name in LONG:
-        world.until_started(name)
-    b, c = world.begin_all("bc", ALL)
-    assert {run.node for run in world.runs() if run.name in LONG} == {a}
-    b.until("start flaky")
-    c.until("start flaky")
-    for name in LONG:
-        a.tell("fail", name)
-    failed_us = now_us()
-    for name in LONG:
-        world.until_started(name, after_us=failed_us)
-    assert [world.runs(name)[0].how for name in LONG] == ["failed"] * len(LONG)
-    world.account()
-    world.verify()
-
-
-@pytest.mark.steady
 def test_stop_with_a_long_run(world: World) -> None:
     """A node that stops leaves the rest to the others at once; its runs in flight end where they are."""
     world.begin_all("ab", ALL)

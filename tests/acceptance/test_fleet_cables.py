@@ -66,36 +66,6 @@ def test_partition(fleet: Fleet, postgres: PostgresServer, how: str) -> None:
 
 
 @pytest.mark.steady
-def test_short_cut(fleet: Fleet, postgres: PostgresServer) -> None:
-    """Connections that are reset are made anew; nothing is cut off and nobody else notices."""
-    (a, b), (cable, _) = cabled(fleet, postgres, "ab")
-    long = run_long(fleet, a)
-    for _ in range(3):
-        cable.cut()
-        cable.heal()
-        healed = fleet.mark()
-        fleet.until_busy(a, after=healed)
-    assert [len(fleet.begins(job)) for job in long] == [1] * len(long)
-    assert [line for machine in (a, b) for line in machine.said("TrustLost|NodeFenced")] == []
-    fleet.account()
-
-
-@pytest.mark.slow
-def test_stop_without_the_database(fleet: Fleet, postgres: PostgresServer) -> None:
-    """A daemon that is told to stop while the database is out of reach stops all the same."""
-    (a, b), (cable, _) = cabled(fleet, postgres, "ab")
-    cut = run_long(fleet, a)
-    cable.swallow()
-    cable.wait_until_held()
-    a.daemon.ended()
-    for job in cut:
-        fleet.until_begun(job, on=[b])
-        fleet.let_end(job)
-    fleet.until_going_on(QUICK, on=[b])
-    fleet.account()
-
-
-@pytest.mark.steady
 def test_reload_without_the_database(fleet: Fleet, postgres: PostgresServer) -> None:
     """A file that cannot be brought to the others is refused in a sentence; later it takes effect."""
     (a, b), (cable, _) = cabled(fleet, postgres, "ab")
@@ -134,38 +104,6 @@ def test_database_killed(own_postgres: PostgresServer, tmp_path: Path) -> None:
         fleet.until_shared(a, b)
         fleet.until_going_on(QUICK)
         assert [len(fleet.begins(job)) for job in cut] == [2] * len(cut)
-        fleet.account()
-
-
-@pytest.mark.slow
-def test_quick_restart_of_the_database(own_postgres: PostgresServer, tmp_path: Path) -> None:
-    """A database that is away for less than the lease costs nobody a run."""
-    with Fleet(own_postgres.url(), tmp_path, lease_s=20) as fleet:
-        a, b = fleet.begin("ab", fleet.jobs(QUICK) + fleet.jobs(LONG, "long", **RARELY))
-        long = [*run_long(fleet, a, LONG[:1]), *run_long(fleet, b, LONG[1:])]
-        own_postgres.kill()
-        own_postgres.start()
-        fleet.until_going_on(QUICK)
-        assert [len(fleet.begins(job)) for job in long] == [1] * len(long)
-        assert [line for machine in (a, b) for line in machine.said("TrustLost|NodeFenced")] == []
-        fleet.account()
-
-
-def test_promoted_standby(own_postgres: PostgresServer, tmp_path: Path) -> None:
-    """When a standby takes over that has seen everything, all goes on there, and nothing is doubled."""
-    standby = own_postgres.standby()
-    with Fleet(own_postgres.url(), tmp_path) as fleet:
-        cables = [fleet.cable(own_postgres.port) for _ in "ab"]
-        a, b = fleet.begin("ab", fleet.jobs(QUICK), urls=[url for _, url in cables])
-        fleet.until_going_on(QUICK)
-        standby.wait_for(own_postgres)
-        own_postgres.kill()
-        standby.promote()
-        for cable, _ in cables:
-            cable.retarget(standby.port)
-        fleet.until_going_on(QUICK, count=4)
-        assert {note.machine for note in fleet.begins(after=fleet.mark() - 40)} == {"a", "b"}
-        assert [machine.daemon.process.poll() for machine in (a, b)] == [None, None]
         fleet.account()
 
 

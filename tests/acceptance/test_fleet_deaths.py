@@ -73,31 +73,6 @@ def test_the_judge_sees_an_overlap(tmp_path: Path) -> None:
         fleet.account(excused=["x"])
 
 
-@pytest.mark.steady
-def test_share(fleet: Fleet) -> None:
-    """Three daemons share all timers: every job goes on, on each of them, and never twice at once."""
-    machines = fleet.begin("abc", busy(fleet))
-    fleet.until_going_on(QUICK, count=3)
-    for machine in machines:
-        fleet.until_busy(machine)
-    fleet.account()
-    assert [line for machine in machines for line in machine.said("Fault|Lost|Traceback")] == []
-
-
-def test_kill(fleet: Fleet) -> None:
-    """The timers of a killed daemon go on elsewhere, and the runs of others as if nothing had been."""
-    a, b, c = fleet.begin("abc", busy(fleet))
-    long = run_long(fleet, c, LONG)
-    a.kill()
-    fleet.until_shared(b, c)
-    fleet.until_going_on(QUICK, on=[b, c])
-    b.kill()
-    fleet.until_shared(c)
-    fleet.until_going_on(QUICK, on=[c])
-    assert [len(fleet.begins(job)) for job in long] == [1] * len(long)
-    fleet.account()
-
-
 def test_kill_with_long_runs(fleet: Fleet) -> None:
     """What a killed daemon ran ends with it; it is made up once, elsewhere, unless it is not persistent."""
     a, b, c = fleet.begin("abc", busy(fleet))
@@ -107,24 +82,6 @@ def test_kill_with_long_runs(fleet: Fleet) -> None:
     until_gone(pids)
     check_made_up(fleet, cut, lax, [b, c])
     check_history([b, c], [*cut, *lax])
-    fleet.account()
-
-
-def test_kill_of_all(fleet: Fleet) -> None:
-    """When all were killed and one comes back, it makes up what was cut off, wherever that ran."""
-    machines = fleet.begin("ab", busy(fleet))
-    cut = [*run_long(fleet, machines[0], LONG[:1]), *run_long(fleet, machines[1], LONG[1:])]
-    for machine in machines:
-        machine.kill()
-    a = machines[0]
-    until_gone([note.pid for job in cut for note in fleet.begins(job)])
-    a.start()
-    fleet.until_shared(a)
-    for job in cut:
-        fleet.until_begun(job, count=2)
-        fleet.let_end(job)
-    fleet.until_going_on(QUICK, on=[a])
-    assert [len(fleet.begins(job)) for job in cut] == [2] * len(cut)
     fleet.account()
 
 
@@ -175,23 +132,6 @@ def test_freeze(fleet: Fleet) -> None:
 
 
 @pytest.mark.steady
-def test_short_freeze(fleet: Fleet) -> None:
-    """A daemon that stood still for less than its lease goes on as if nothing had been."""
-    a, b = fleet.begin("ab", busy(fleet))
-    long = run_long(fleet, a, LONG)
-    for _ in range(3):
-        a.freeze()
-        frozen = fleet.mark()
-        fleet.until_busy(b, after=frozen)
-        a.thaw()
-        thawed = fleet.mark()
-        fleet.until_busy(a, after=thawed)
-    assert [len(fleet.begins(job)) for job in long] == [1] * len(long)
-    assert [line for machine in (a, b) for line in machine.said("TrustLost|NodeFenced")] == []
-    fleet.account()
-
-
-@pytest.mark.steady
 def test_stop(fleet: Fleet) -> None:
     """A daemon that is told to stop claims nothing more; what it cut off is made up elsewhere."""
     a, b, c = fleet.begin("abc", busy(fleet))
@@ -214,18 +154,4 @@ def test_slow_stop(fleet: Fleet) -> None:
     a.daemon.send(signal.SIGTERM)
     assert a.daemon.code() == 0
     fleet.until_begun(deaf, on=[b])
-    fleet.account()
-
-
-@pytest.mark.steady
-@pytest.mark.slow
-def test_stop_and_start_in_turn(fleet: Fleet) -> None:
-    """Restarting one machine after the other loses nothing and doubles nothing."""
-    machines = fleet.begin("abc", busy(fleet))
-    for machine in machines:
-        machine.daemon.ended()
-        fleet.until_going_on(QUICK, count=1)
-        machine.start()
-        fleet.until_shared(*machines)
-    fleet.until_going_on(QUICK)
     fleet.account()

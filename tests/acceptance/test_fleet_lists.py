@@ -1,13 +1,12 @@
 """Daemons that share their timers and have different files, switches and start-ups."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.running import one_sentence, oneshot, service, timer
-from tests.worlds.fleet import PACE, RARELY, Fleet, until_gone
+from tests.worlds.fleet import RARELY, Fleet, until_gone
 from tests.worlds.postgres_guard import is_alive
 
 QUICK = [f"quick-{n}" for n in range(8)]
@@ -48,39 +47,6 @@ def test_newer_list(fleet: Fleet) -> None:
 
 
 @pytest.mark.steady
-def test_rolling_reload(fleet: Fleet) -> None:
-    """A new file reloaded on one machine after the other takes effect with the first; nothing is doubled."""
-    old, new = fleet.jobs(QUICK), fleet.jobs([*QUICK, "fresh-0"])
-    machines = fleet.begin("abc", old)
-    fleet.until_going_on(QUICK)
-    for machine in machines:
-        machine.reload(new)
-        fleet.until_going_on(QUICK, count=1)
-    fleet.until_going_on(QUICK)
-    for machine in machines:
-        assert machine.home.duly("trigger", "fresh-0", "--wait").returncode == 0
-    fleet.account()
-
-
-@pytest.mark.steady
-def test_list_of_the_dead(fleet: Fleet) -> None:
-    """When nobody with the newer file is left, the older one runs what that left as it was, and no more."""
-    old = fleet.jobs(QUICK)
-    new = fleet.jobs(QUICK[:4]) + fleet.jobs(QUICK[4:6], on_startup_sec=0.1, on_unit_active_sec=0.7)
-    (a,) = fleet.begin("a", old)
-    fleet.until_going_on(QUICK, on=[a])
-    b = fleet.machine("b", new).start()
-    fleet.until_going_on(QUICK[:6])
-    b.daemon.ended()
-    after = fleet.mark()
-    fleet.until_shared(a)
-    fleet.until_going_on(QUICK[:4], on=[a], count=3)
-    for job in QUICK[4:]:
-        assert fleet.begins(job, after=after) == []
-    fleet.account()
-
-
-@pytest.mark.steady
 def test_services_are_each_machines_own(fleet: Fleet) -> None:
     """A simple service runs on every machine; only timers are shared."""
     web = service("web", 'echo "web $MACHINE $$ begin" >>"$NOTES"; exec sleep 1000')
@@ -114,27 +80,6 @@ def test_gate_of_one_machine(fleet: Fleet) -> None:
 
 
 @pytest.mark.steady
-def test_by_hand(fleet: Fleet) -> None:
-    """A timer is triggered on the machine that was asked; it is switched for all of them."""
-    a, b = fleet.begin("ab", fleet.jobs(LONG, **RARELY))
-    job = LONG[0]
-    for machine in (a, b):
-        assert machine.home.asked("trigger", job)["done"] == "triggered"
-        fleet.until_begun(job, on=[machine])
-        machine.until(f"TimerRunEnded timer={job} ")
-    answer = a.home.duly("trigger", job, "--wait")
-    assert answer.returncode == 0
-    for command, is_on in (("disable", False), ("enable", True)):
-        assert a.home.duly(command, job).returncode == 0
-        for machine in (a, b):
-            (shown,) = [each for each in machine.home.asked("timers")["timers"] if each["id"] == job]
-            assert shown["enabled"] is is_on
-    assert a.home.duly("trigger", "nope").returncode == 3
-    assert [note.machine for note in fleet.begins(job)] == ["a", "b", "a"]
-    fleet.account()
-
-
-@pytest.mark.steady
 def test_refused_elsewhere(fleet: Fleet) -> None:
     """A job that runs is not triggered a second time, on whatever machine; the sentence is the same."""
     a, b = fleet.begin("ab", fleet.jobs(LONG, "long", **RARELY))
@@ -151,74 +96,6 @@ def test_refused_elsewhere(fleet: Fleet) -> None:
     fleet.let_end(job)
     b.until(f"TimerRunEnded timer={job} ")
     assert len(fleet.begins(job)) == 1
-
-
-@pytest.mark.steady
-def test_one_target(fleet: Fleet) -> None:
-    """Timers with the same target exclude each other, on whatever machines they come due."""
-    text = fleet.job("job", "long") + timer("one", "job", **RARELY) + timer("two", "job", **RARELY)
-    a, b = fleet.begin("ab", text)
-    assert a.home.duly("trigger", "one").returncode == 0
-    fleet.until_begun("job", on=[a])
-    assert b.home.asked("trigger", "two", code=1)["error"]["kind"] == "overlap"
-    fleet.let_end("job")
-    a.until("TimerRunEnded timer=one ")
-    assert b.home.duly("trigger", "two", "--wait").returncode == 0
-    assert [note.machine for note in fleet.begins("job")] == ["a", "b"]
-    fleet.account()
-
-
-def test_by_hand_while_others_stand_still(fleet: Fleet) -> None:
-    """A timer can be triggered while another machine stands still; that one does not repeat it."""
-    a, b = fleet.begin("ab", fleet.jobs(LONG, **RARELY))
-    b.freeze()
-    assert re.fullmatch(rf"Triggered {LONG[0]}: run \d+\.\n", a.home.duly("trigger", LONG[0]).stdout)
-    fleet.until_begun(LONG[0], on=[a])
-    fleet.until_shared(a)
-    before = b.mark()
-    b.thaw()
-    b.until("NodeReturned", after=before)
-    fleet.until_shared(a, b)
-    assert [note.machine for note in fleet.begins(LONG[0])] == ["a"]
-    fleet.account()
-
-
-def test_switches_survive_a_failover(fleet: Fleet) -> None:
-    """A timer that was switched off is off wherever it goes, until somebody switches it on there."""
-    a, b = fleet.begin("ab", fleet.jobs(QUICK))
-    job = QUICK[0]
-    fleet.until_begun(job)
-    assert a.home.duly("disable", job).returncode == 0
-    a.kill()
-    fleet.until_shared(b)
-    off = fleet.mark()
-    others = [each for each in QUICK if each != job]
-    fleet.until_going_on(others, on=[b], count=3)
-    assert fleet.begins(job, after=off) == []
-    (shown,) = [each for each in b.home.asked("timers")["timers"] if each["id"] == job]
-    assert shown["enabled"] is False
-    a.start()
-    fleet.until_shared(a, b)
-    assert a.home.duly("enable", job).returncode == 0
-    fleet.until_going_on([job])
-    fleet.account()
-
-
-@pytest.mark.steady
-def test_what_others_run_is_shown(fleet: Fleet) -> None:
-    """`duly timers` shows every timer on every machine, wherever it ran."""
-    a, b = fleet.begin("ab", fleet.jobs(LONG, **RARELY))
-    job = LONG[0]
-    assert b.home.duly("trigger", job, "--wait").returncode == 0
-    (there,) = [each for each in b.home.asked("timers")["timers"] if each["id"] == job]
-    shown = a.home.asked("timers")["timers"]
-    assert [each["id"] for each in shown] == LONG
-
-    def is_shown() -> bool:
-        (here,) = [each for each in a.home.asked("timers")["timers"] if each["id"] == job]
-        return (here["last_run_at"], here["last_result"]) == (there["last_run_at"], "success")
-
-    fleet.until(is_shown, "a shows what b did")
 
 
 @pytest.mark.steady
@@ -243,54 +120,6 @@ def test_runs_of_others_are_shown(fleet: Fleet) -> None:
     a.daemon.ended()
     a.start()
     assert [each["machine"] for each in a.home.asked("history", "told")["runs"]] == [None]
-
-
-@pytest.mark.steady
-def test_minutely(fleet: Fleet) -> None:
-    """A minute that comes while three daemons share its timers is answered once for each timer."""
-    jobs = [f"minute-{n}" for n in range(16)]
-    machines = fleet.begin("abc", fleet.jobs(jobs, on_calendar={}))
-    fleet.until(lambda: {note.job for note in fleet.begins()} == set(jobs), "the minute comes", 90)
-    for job in jobs:
-        (fired,) = [line for machine in machines for line in machine.said(f"TimerFired timer={job} ")]
-        assert " reason=schedule " in fired
-        assert ":00+00:00 " in fired
-    fleet.account()
-
-
-def test_start_together(postgres_url: str, tmp_path: Path) -> None:
-    """Machines that start at the same moment on an empty database share it, and that is one start-up."""
-    # A busy host is no fault: with the usual lease a call may take three seconds, not one.
-    with Fleet(postgres_url, tmp_path, lease_s=6) as fleet:
-        text = fleet.jobs(LONG, on_startup_sec=2) + fleet.jobs(QUICK)
-        machines = [fleet.machine(name, text) for name in "abc"]
-        for machine in machines:
-            machine.start(is_awaited=False)
-        fleet.until_going_on(QUICK)
-        fleet.until_shared(*machines)
-        for job in LONG:
-            fleet.until_begun(job)
-        fleet.until_going_on(QUICK, count=4)
-        assert [len(fleet.begins(job)) for job in LONG] == [1] * len(LONG), fleet.story()
-        faults = [line for machine in machines for line in machine.said("Fault|Traceback|error:")]
-        assert faults == [], fleet.story()
-        fleet.account()
-
-
-@pytest.mark.steady
-def test_start_up_of_the_fleet(fleet: Fleet) -> None:
-    """A start-up trigger comes once, for the first machine, wherever its timer has gone meanwhile."""
-    text = fleet.jobs(LONG, on_startup_sec=12) + fleet.jobs(["pace"])
-    (a,) = fleet.begin("a", text)
-    b = fleet.machine("b", text).start()
-    fleet.until_shared(a, b)
-    assert fleet.begins(LONG[0]) == []
-    for job in LONG:
-        fleet.until_ended(job)
-    a.daemon.ended()
-    fleet.until_going_on(["pace"], on=[b], count=8)
-    assert [len(fleet.begins(job)) for job in LONG] == [1] * len(LONG)
-    fleet.account()
 
 
 @pytest.mark.steady
@@ -342,21 +171,6 @@ def test_lease_of_switched_off_timers(fleet: Fleet) -> None:
     fleet.account()
 
 
-@pytest.mark.steady
-def test_end_after_switching_off(fleet: Fleet) -> None:
-    """A daemon that is told to end while such a run goes on ends it, and releases its timer."""
-    text = fleet.jobs(LONG, "long", **RARELY)
-    a, b = fleet.begin("ab", text)
-    job = LONG[0]
-    assert a.home.duly("trigger", job).returncode == 0
-    (begun,) = fleet.until_begun(job)
-    assert a.home.duly("timers", "--off").returncode == 0
-    a.daemon.ended()
-    assert not is_alive(begun.pid)
-    fleet.until_shared(b)
-    fleet.account()
-
-
 def test_killed_after_switching_off(fleet: Fleet) -> None:
     """When the daemon is killed while such a run goes on, the watchdog ends it before another node begins."""
     text = fleet.jobs(LONG, "long", **RARELY)
@@ -370,17 +184,3 @@ def test_killed_after_switching_off(fleet: Fleet) -> None:
     assert not is_alive(begun.pid)
     fleet.until_begun(job, on=[b])
     fleet.account()
-
-
-@pytest.mark.steady
-def test_switch_and_another_target(fleet: Fleet) -> None:
-    """A timer that was switched off stays off when the file gives it another target."""
-    jobs = fleet.jobs(QUICK) + fleet.job("one") + fleet.job("two")
-    (a,) = fleet.begin("a", jobs + timer("t", "one", **PACE))
-    assert a.home.duly("disable", "t").returncode == 0
-    a.reload(jobs + timer("t", "two", **PACE))
-    seen = fleet.mark()
-    fleet.until_going_on(QUICK)
-    assert fleet.begins("two", after=seen) == []
-    assert a.home.duly("enable", "t").returncode == 0
-    fleet.until_begun("two", after=seen)

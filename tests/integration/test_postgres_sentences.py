@@ -2,6 +2,7 @@
 
 import traceback
 from contextlib import closing
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -24,10 +25,13 @@ def join(store: PostgresStore) -> None:
         table.do(JOIN)
 
 
-async def refused(url: str) -> StoreError:
-    """The error with which opening a store at *url* fails. No word of it is secret."""
+async def refused(url: str, *, passes: bool = False) -> StoreError:
+    """The error of opening a store at *url*, raised at once unless it *passes*. Nothing of it is secret."""
+    tries: list[tuple[str, float]] = []
+    wait = timedelta(0) if passes else timedelta(minutes=2)
     with pytest.raises(StoreError) as told:
-        await PostgresStore(url).open("id")
+        await PostgresStore(url, wait=wait, on_wait=lambda *tried: tries.append(tried)).open("id")
+    assert tries == []
     error = told.value
     everything = "".join(traceback.format_exception(error)) + repr(error) + repr(error.details)
     assert SECRET not in everything
@@ -51,7 +55,7 @@ def role(postgres: PostgresServer, postgres_database: str) -> str:
 
 async def test_unreachable(postgres_url: str) -> None:
     """Nobody listens."""
-    error = await refused(through(postgres_url, free_port()))
+    error = await refused(through(postgres_url, free_port()), passes=True)
     assert "cannot be reached (" in error.message
     assert "refused" in error.message
     assert error.details["store"].startswith("postgresql://postgres@127.0.0.1:")
@@ -60,7 +64,7 @@ async def test_unreachable(postgres_url: str) -> None:
 
 async def test_unknown_host() -> None:
     """The name of the host means nothing."""
-    error = await refused(f"postgresql://me:{SECRET}@no-such-host.invalid/x")
+    error = await refused(f"postgresql://me:{SECRET}@no-such-host.invalid/x", passes=True)
     assert "cannot be reached (" in error.message
     assert "no-such-host.invalid" in error.message
 
@@ -83,6 +87,14 @@ async def test_unknown_database(postgres_url: str) -> None:
     """There is no such database."""
     error = await refused(postgres_url + "_or_not")
     assert "has no such database" in error.message
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"), [("require", "does not support SSL"), ("perhaps", "invalid sslmode value")]
+)
+async def test_encryption(postgres_url: str, mode: str, words: str) -> None:
+    """Encryption is wanted that the server does not have, or in a way that nobody knows."""
+    assert words in (await refused(f"{postgres_url}?sslmode={mode}")).message
 
 
 async def test_no_right_to_make_a_schema(postgres_url: str, role: str) -> None:
@@ -138,9 +150,9 @@ async def test_foreign_schema(postgres: PostgresServer, postgres_database: str, 
 
 async def test_standby(own_postgres: PostgresServer) -> None:
     """A standby is told from a primary, by the connection or by asking it."""
-    error = await refused(own_postgres.standby().url())
+    error = await refused(own_postgres.standby().url(), passes=True)
     assert "is read-only: a standby" in error.message
-    error = await refused(own_postgres.standby().url() + "?target_session_attrs=any")
+    error = await refused(own_postgres.standby().url() + "?target_session_attrs=any", passes=True)
     assert "is in recovery: a standby" in error.message
 
 

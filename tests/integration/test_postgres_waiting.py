@@ -68,15 +68,6 @@ async def test_server_that_stays_away() -> None:
     assert all("refused" in reason and waited_s < wait_s for reason, waited_s in told.tries)
 
 
-async def test_nobody_waits_unasked() -> None:
-    """Unless told to wait a store tries once."""
-    told = Told()
-    url = f"postgresql://{LOGIN}@{LOOPBACK}:{free_port()}/x"
-    with pytest.raises(StoreError, match="cannot be reached"):
-        await PostgresStore(url, on_wait=told).open("id")
-    assert told.tries == []
-
-
 async def test_time_to_wait_is_not_negative() -> None:
     """A time below zero is a mistake."""
     with pytest.raises(ValueError, match="zero or more"):
@@ -124,41 +115,6 @@ async def test_silent_server_is_waited_for(
 
 
 # --- what does not pass ---
-
-
-async def refused_at_once(url: str, words: str) -> None:
-    """Opening a store at *url* fails with *words*, and nobody waited."""
-    told = Told()
-    with pytest.raises(StoreError, match=words):
-        await PostgresStore(url, wait=LONG, on_wait=told).open("id")
-    assert told.tries == []
-
-
-async def test_mistakes_are_not_waited_for(
-    postgres: PostgresServer, postgres_database: str, postgres_url: str
-) -> None:
-    """A wrong password, role or database, a lacking right, wanted encryption: told at once."""
-    place = postgres_url.rpartition("@")[2]
-    role = f"late_at_{postgres_database}"
-    postgres.rows(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
-    await refused_at_once(f"postgresql://postgres:wrong@{place}", "refuses the password")
-    await refused_at_once(f"postgresql://nobody_there:x@{place}", "refuses the password")
-    await refused_at_once(f"{postgres_url}_or_not", "has no such database")
-    await refused_at_once(f"postgresql://{role}:x@{place}", "lacks a right")
-    await refused_at_once(f"{postgres_url}?sslmode=require", "does not support SSL")
-    await refused_at_once(f"{postgres_url}?sslmode=perhaps", "invalid sslmode value")
-
-
-async def test_foreign_tables_are_not_waited_for(
-    postgres: PostgresServer, postgres_database: str, postgres_url: str
-) -> None:
-    """Tables of a newer duly, or of another program, are told at once."""
-    store = PostgresStore(postgres_url)
-    await store.open("id")
-    postgres.rows("UPDATE duly.meta SET duly_format = 99", database=postgres_database)
-    await refused_at_once(postgres_url, "written by a newer duly")
-    postgres.rows("ALTER TABLE duly.meta RENAME duly_format TO theirs", database=postgres_database)
-    await refused_at_once(postgres_url, "that is not ours")
 
 
 async def test_password_is_wrong_once_the_server_is_there(own_postgres: PostgresServer) -> None:

@@ -7,7 +7,6 @@ from duly import marks
 from duly.cluster.node import Node, Observer
 from duly.cluster.table import (
     BACK_OFF_FROM,
-    A,
     Claim,
     Claimed,
     ComeBack,
@@ -16,13 +15,13 @@ from duly.cluster.table import (
     Peer,
     Pulse,
     Returned,
-    TableRequest,
     Taken,
     Work,
 )
 from duly.instant import SECOND_US
 from duly.scheduler import Scheduler
-from tests.worlds.model_table import ModelDatabase, ModelTable
+from tests.worlds.model_table import ModelDatabase
+from tests.worlds.shared_timers import Cable
 
 LEASE_US = 6 * SECOND_US
 
@@ -129,53 +128,14 @@ def test_node_that_others_have_fenced_comes_back() -> None:
     assert (list(request.before), request.node) == ([1], 2)
 
 
-class _ModelStore:
-    """A model of the table without a heartbeat thread: the test says what that would."""
-
-    name, namespace, replace, lease_us = "model", "default", False, LEASE_US
-    node: Node
-
-    def __init__(self) -> None:
-        self._table = ModelTable(ModelDatabase())
-
-    def steady(self) -> int:
-        return 0
-
-    def draw(self) -> int:
-        return 1
-
-    async def open(self, new_id: str, /) -> str:
-        return new_id
-
-    def connect(self) -> "_ModelStore":
-        return self
-
-    async def do(self, request: TableRequest[A], /) -> A:
-        return self._table.do(request)
-
-    def heartbeats(self, node: Node, /) -> "_ModelStore":
-        self.node = node
-        return self
-
-    async def close(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    def leave(self) -> None: ...
-
-    def start(self) -> None: ...
-
-    def wake(self) -> None: ...
-
-
 def test_news_for_a_loop_that_is_closed() -> None:
     """A heartbeat thread that outlives the event loop of its scheduler has nobody to tell, and goes on."""
-    store = _ModelStore()
+    scheduler = Scheduler(Cable(ModelDatabase(), lambda: 0, lambda: 0))
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(Scheduler(store).initialize([]))
+    loop.run_until_complete(scheduler.initialize([]))
     loop.close()
     with marks.counted() as passed:
-        store.node.on_change()
+        scheduler._backend.node.on_change()  # type: ignore[attr-defined]
     assert passed["loop closed"]
 
 
