@@ -7,7 +7,7 @@ and hands everything else to the poller. It decides nothing about tasks.
 import asyncio
 import contextvars
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta, tzinfo
 from enum import StrEnum
@@ -258,7 +258,7 @@ class Scheduler:
             self._fail(error, registrations)
         await self._go(outcome, scheduled=[*outcome.added, *(change.after for change in outcome.overridden)])
 
-    async def _go(self, outcome: Reconciliation, *, scheduled: Sequence[Task]) -> None:
+    async def _go(self, outcome: Reconciliation, *, scheduled: Collection[Task]) -> None:
         await emit_outcome(self._announcer, outcome, scheduled, self._backend.zone)
         self._state = SchedulerState.RUNNING
         # A stop that was called meanwhile waits for its turn, and nothing may start from that call on.

@@ -27,13 +27,8 @@ blocked keeps its lease, because heartbeats have a thread, but gives up what it 
 cannot be read is left alone, and all others run.
 """
 
-from importlib import import_module
-from typing import Any
+from duly.lazy import lazy_names
 
 __all__ = ["PostgresStore"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:  # imported when first asked for: not every user has psycopg
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("duly.cluster.postgres"), name)
+__getattr__ = lazy_names("duly.cluster", {"PostgresStore": "postgres"})  # not every user has psycopg

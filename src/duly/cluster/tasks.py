@@ -7,11 +7,11 @@ sum of hashes. Callbacks are no part of it: each node has its own.
 import asyncio
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, tzinfo
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import count
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -295,63 +295,21 @@ class _NodeRules(TaskRules):
                 emit_start(announcer, start, zone, **more)
 
 
-class DeclaredTasks(Sequence[Task]):
-    """The tasks of a list, or *only* some, as they are when first registered, made when somebody asks."""
+class DeclaredTasks(Collection[Task]):
+    """Tasks that are *made* by their names whenever somebody looks: a million take much memory."""
 
-    def __init__(
-        self,
-        listed: TaskList,
-        codec: "TaskCodec",
-        zone: tzinfo,
-        now_us: Instant,
-        only: Sequence[str] | None = None,
-    ) -> None:
-        self._listed = listed
-        self._codec = codec
-        self._now_us = now_us
-        self._minute_us = minute_begun(now_us, zone)
-        self._only = only
-        self._states: dict[str, tuple[str, Instant]] = {}
-        """The state and the wake-up of a new row, the same for all with the same definition."""
+    def __init__(self, names: Collection[str], made: Callable[[str], Task]) -> None:
+        self._names = names
+        self._made = made
 
     def __len__(self) -> int:
-        return len(self._listed if self._only is None else self._only)
+        return len(self._names)
 
-    @overload
-    def __getitem__(self, index: int) -> Task: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Task]: ...
-    def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        return self.of(self._names[index])
+    def __iter__(self) -> Iterator[Task]:
+        return map(self._made, self._names)
 
-    @cached_property
-    def _names(self) -> Sequence[str]:
-        return list(self._listed) if self._only is None else self._only
-
-    def of(self, name: str) -> Task:
-        item = self._listed[name]
-        return registered(
-            id=0,
-            name=item.name,
-            schedule=self._codec.schedules.of(item.expression.text),
-            retry_delay_us=item.retry_delay_us,
-            now_us=self._now_us,
-            minute_us=self._minute_us,
-            scheduler_id=self._codec.scheduler_id,
-        )
-
-    def put(self, name: str) -> Put:
-        definition = self._listed.definition(name)
-        return Put(name, hash_of(name, definition), definition, *self._state(name, definition))
-
-    def _state(self, name: str, definition: str) -> tuple[str, Instant]:
-        state = self._states.get(definition)
-        if state is None:
-            task = self.of(name)
-            state = self._states[definition] = self._codec.state(task), wakes_us(task)
-        return state
+    def __contains__(self, task: object) -> bool:
+        return any(each == task for each in self)
 
 
 class ClusterTasks:
@@ -584,13 +542,37 @@ class ClusterTasks:
         outcome = await self._lists.bring(listed)
         return self._as_told(listed, outcome)
 
-    def _declared(self, listed: TaskList, only: Sequence[str] | None = None) -> DeclaredTasks:
-        return DeclaredTasks(listed, self._codec, self.zone, self.poller.now_us(), only)
+    def _declared(self, listed: TaskList) -> Callable[[str], Task]:
+        """Makes each task of a list as it is when first registered."""
+        now_us = self.poller.now_us()
+        minute_us = minute_begun(now_us, self.zone)
+
+        def declared(name: str) -> Task:
+            item = listed[name]
+            return registered(
+                id=0,
+                name=item.name,
+                schedule=self._codec.schedules.of(item.expression.text),
+                retry_delay_us=item.retry_delay_us,
+                now_us=now_us,
+                minute_us=minute_us,
+                scheduler_id=self._codec.scheduler_id,
+            )
+
+        return declared
 
     async def _puts(self, listed: TaskList, names: Sequence[str], _digest: Digest) -> list[Put]:
-        declared, puts = self._declared(listed), list[Put]()
+        declared = self._declared(listed)
+        states: dict[str, tuple[str, Instant]] = {}
+        """The state and the wake-up of a new row, the same for all with the same definition."""
+        puts: list[Put] = []
         async for some in in_slices(names):
-            puts += map(declared.put, some)
+            for name in some:
+                definition = listed.definition(name)
+                if definition not in states:
+                    task = declared(name)
+                    states[definition] = self._codec.state(task), wakes_us(task)
+                puts.append(Put(name, hash_of(name, definition), definition, *states[definition]))
         return puts
 
     def _take_over(self, listed: TaskList) -> None:
@@ -605,11 +587,12 @@ class ClusterTasks:
         if self._announcer.wants("TaskPreserved"):
             changed = {*outcome.added, *overridden}
             preserved = [name for name in listed if name not in changed]
+        added = DeclaredTasks(outcome.added, declared)
         outcome_of_list = Reconciliation(
-            declared, self._declared(listed, outcome.added), self._declared(listed, preserved)
+            DeclaredTasks(listed, declared), added, DeclaredTasks(preserved, declared)
         )
         for name, definition in overridden.items():
-            after = declared.of(name)
+            after = declared(name)
             outcome_of_list.overridden.append(Override(self._before(after, definition), after))
         outcome_of_list.orphaned.extend(self._orphaned(name, state) for name, state in outcome.orphaned)
         return outcome_of_list

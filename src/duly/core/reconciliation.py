@@ -4,7 +4,7 @@ Each task is new, preserved, overridden or orphaned. The answer is one value tha
 or not at all, and that the scheduler then makes its own.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -36,10 +36,10 @@ class Override:
 class Reconciliation:
     """The outcome, task by task, and what of it must be written."""
 
-    tasks: Sequence[Task] = field(default_factory=list)
+    tasks: Collection[Task] = field(default_factory=list)
     """Every registered task as it will be, in the order of the list."""
-    added: Sequence[Task] = ()
-    preserved: Sequence[Task] = ()
+    added: Collection[Task] = ()
+    preserved: Collection[Task] = ()
     overridden: list[Override] = field(default_factory=list)
     orphaned: list[Task] = field(default_factory=list)
     touched: list[Task] = field(default_factory=list)

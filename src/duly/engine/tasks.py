@@ -1,6 +1,6 @@
 """Tasks for the engine: the rules of `core`, the ids of runs, and the events of lists, starts and ends."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import tzinfo
 from typing import Any
 from uuid import UUID, uuid5
@@ -112,7 +112,7 @@ class TaskRules:
 
 
 async def emit_outcome(
-    announcer: Announcer, outcome: Reconciliation, scheduled: Sequence[Task], zone: tzinfo
+    announcer: Announcer, outcome: Reconciliation, scheduled: Collection[Task], zone: tzinfo
 ) -> None:
     """Emit what became of every task, and that initialization is complete."""
     announce = announcer.announce
@@ -148,7 +148,9 @@ async def emit_outcome(
     )
 
 
-async def _emit_every_task(announcer: Announcer, outcome: Reconciliation, scheduled: Sequence[Task]) -> None:
+async def _emit_every_task(
+    announcer: Announcer, outcome: Reconciliation, scheduled: Collection[Task]
+) -> None:
     # None: all of them are. Of a cluster each look at a task makes it.
     names = None if scheduled is outcome.tasks else {task.name for task in scheduled}
     async for tasks in in_slices(outcome.preserved):
