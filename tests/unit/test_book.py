@@ -34,7 +34,7 @@ def outcome_of(book: Book[Task], **crons: str) -> Reconciliation:
 
 
 def take_over(book: Book[Task], outcome: Reconciliation) -> None:
-    book.take_over(outcome.tasks, outcome.fresh, {task.name: callback for task in outcome.tasks})
+    book.take_over(list(outcome.tasks), outcome.fresh, {task.name: callback for task in outcome.tasks})
 
 
 def book_with(**crons: str) -> Book[Task]:
