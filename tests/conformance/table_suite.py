@@ -213,16 +213,6 @@ class TableConformance:
         assert pulse.next_wake_us is None
         assert beat(table, 1).server == pulse.server
 
-    def test_heartbeat_raises_both_counters(self, table: ClusterTable) -> None:
-        """The other nodes see the counter of heartbeats, the node itself its sequence number."""
-        join(table, 2)
-        first = beat(table, 1)
-        second = beat(table, 1, first.seq or 0)
-        assert first.seq is not None
-        assert second.seq is not None
-        assert second.seq > first.seq
-        assert [(peer.node, peer.beat) for peer in beat(table, 2).peers] == [(1, 2)]
-
     def test_claim_raises_the_sequence_number_alone(self, table: ClusterTable) -> None:
         """A claim is no heartbeat, but the server has forgotten if it lacks one."""
         join(table, 2)
@@ -433,17 +423,6 @@ class TableConformance:
         table.do(OpenTimeline(timeline=old))
         assert names(claimed(table)) == ["a"]
 
-    def test_newcomers_on_a_new_timeline_wait_too(self, world: World, table: ClusterTable) -> None:
-        """A node that joins after the promotion does not open it, and comes with the server checked."""
-        reconcile(table, put("a"))
-        world.forget(world.snapshot())
-        beat(table, 1)
-        (pulse,) = join(table, 2)
-        assert pulse.open_timeline != pulse.timeline
-        assert claimed(table, 2) == []
-        table.do(OpenTimeline(timeline=pulse.timeline))
-        assert names(claimed(table, 2)) == ["a"]
-
     def test_namespace_that_a_promoted_server_lacks(self, world: World) -> None:
         """It may be forgotten, with runs that go on: claims wait until somebody has opened it."""
         table = world.table("other")
@@ -456,27 +435,6 @@ class TableConformance:
         assert names(claimed(table)) == ["a"]
 
     # --- ends ---
-
-    def test_end(self, table: ClusterTable) -> None:
-        """An end writes the state and the next wake, and the row is free."""
-        reconcile(table, put("a"))
-        (row,) = claimed(table)
-        work = claim(table, 1, end(row))
-        assert (work.written, work.claimed, work.next_wake_us) == ([row.id], [], NOW_US + HOUR_US)
-        view = task(table)
-        assert (view.state, view.wake_us, view.run_by, view.started_us) == (
-            "after",
-            NOW_US + HOUR_US,
-            None,
-            None,
-        )
-
-    def test_end_that_is_due_again(self, table: ClusterTable) -> None:
-        """A row that is ended is claimed by the same request if it is due."""
-        reconcile(table, put("a"))
-        (row,) = claimed(table)
-        (again,) = claimed(table, 1, end(row, wake_us=NOW_US))
-        assert (again.state, again.token > row.token) == ("after", True)
 
     def test_release(self, world: World, table: ClusterTable) -> None:
         """A row that was not called keeps its state and its interruptions, and gets a wake."""
@@ -579,12 +537,6 @@ class TableConformance:
         assert fence(table, 2, 1) == ["a"]
         assert fence(table, 2, 1, by="n3") is None
         assert task(table).interruptions == 1
-
-    def test_fence_without_runs(self, table: ClusterTable) -> None:
-        """A node that ran nothing is fenced all the same."""
-        join(table, 2)
-        assert fence(table, 2) == []
-        assert claim(table, 2).seq is None
 
     def test_end_after_a_fence(self, table: ClusterTable) -> None:
         """A fenced node records nothing, and its successor's end counts."""
@@ -907,14 +859,6 @@ class TableConformance:
         assert not reconcile(table, put("c"), removed=["a"]).refused_for
         assert reconcile(table, put("d"), removed=["b", "c"], replace=True).added == ["d"]
 
-    def test_list_of_a_node_alone(self, table: ClusterTable) -> None:
-        """A node that is alone, because all others are fenced, may orphan everything."""
-        join(table, 2)
-        fence(table, 2)
-        reconcile(table, put("a"))
-        outcome = reconcile(table, put("b"), removed=["a"])
-        assert (outcome.added, outcome.orphaned) == (["b"], [("a", "before")])
-
     def test_override_keeps_what_is_not_of_the_list(self, world: World, table: ClusterTable) -> None:
         """An overridden task stays paused and interrupted, and its tokens rise."""
         reconcile(table, put("a"))
@@ -954,12 +898,6 @@ class TableConformance:
         assert table.do(SetPaused(name="a", is_paused=False))
         assert names(claimed(table)) == ["a"]
         assert not table.do(SetPaused(name="b", is_paused=True))
-
-    def test_put_paused(self, table: ClusterTable) -> None:
-        """A task can be added as paused."""
-        reconcile(table, put("a", paused=True))
-        assert task(table).paused
-        assert claimed(table) == []
 
     def test_put_one(self, table: ClusterTable) -> None:
         """An entry is one row of no list: it is added and changed, and no list becomes another by it."""
@@ -1196,15 +1134,6 @@ class TableConformance:
         claim(table, 1, end(row, wake_us=later_us, request=row.request), limit=0)
         assert claimed(table, now_us=None) == []
         assert [row.request for row in claimed(table, now_us=later_us) if row.name == "a"] == [None]
-
-    def test_ask_survives_a_fence(self, table: ClusterTable) -> None:
-        """What a row was asked and nobody has answered is still there for the next node."""
-        join(table, 2)
-        reconcile(table, put("a", wake_us=NOW_US + HOUR_US))
-        table.do(Ask(names=["a"], text="look"))
-        claim(table, 2)
-        fence(table, 2)
-        assert [row.request for row in claimed(table)] == ["look"]
 
     def test_switch(self, table: ClusterTable) -> None:
         """A switch is seen at once, stays when the row is overridden, and asks for a look."""

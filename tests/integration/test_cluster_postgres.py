@@ -177,25 +177,6 @@ async def test_node_of_a_scheduler(postgres_url: str) -> None:
     assert node["name"] in text.output
 
 
-async def test_blocked_loop_is_told(postgres_url: str) -> None:
-    """A callback that blocks its loop for longer than a second is told, however rare the heartbeats are."""
-    events: list[Event] = []
-    blocked = asyncio.Event()
-
-    async def block() -> None:
-        time.sleep(2.5)  # noqa: ASYNC251 (that is the mistake)
-        blocked.set()
-
-    store = PostgresStore(postgres_url, lease=timedelta(minutes=1))
-    scheduler = Scheduler(store, listeners=[events.append])
-    await scheduler.initialize([("block", "* * * * *", block, timedelta(seconds=1))])
-    await blocked.wait()
-    await scheduler.stop()
-    (told,) = [event.fields for event in events if event.name == "LoopBlocked"]
-    assert told["taskName"] == "block"
-    assert 1 < told["seconds"] < 60
-
-
 async def test_busy_loop_keeps_its_lease(postgres_url: str) -> None:
     """Two nodes whose loop is busy with a burst for longer than a lease keep it, and no body is blamed."""
     events: list[Event] = []

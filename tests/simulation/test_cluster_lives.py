@@ -119,7 +119,7 @@ def test_rare_paths_are_taken() -> None:
     """The lives of the suite take the rare paths of a node that a sound table leads to."""
     # test_damaged_row (with PostgreSQL) and test_node take these; then test_large_step_back and
     # test_failed_list_keeps_the_node_of_its_runs.
-    # A simulated callback that blocks its loop is not seen in it; test_blocked_loop_is_told has a real one.
+    # A simulated callback that blocks its loop is not seen in it; test_cluster_deaths has a real one.
     elsewhere = {"unreadable row left alone", "found fenced", "loop closed", "loop blocked"}
     missing = set(CLUSTER_MARKS) - elsewhere - {"claimed and not owed", "leaves in time"}
     for seed in chain(_TELLING, range(SEEDS)):
