@@ -118,7 +118,7 @@ def test_dates_that_end_oddly(
     schedules = CalendarCache(host).of(timer)
     slot_us = slot_after(schedules, begins_us)
     assert f"{datetime_at(slot_us, host):%d %H:%M}" == dues
-    assert Slots(timer, host).after(begins_us) == slot_us
+    assert Slots(*zoned_timer(timer, host)).after(begins_us) == slot_us
     before_us = slot_at_or_before(schedules, slot_us - 1)
     assert before_us is not None
     assert before_us <= begins_us
