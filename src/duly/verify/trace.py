@@ -15,9 +15,9 @@ import msgspec
 VERSION = 1
 CARRIED_CALL = 0
 """The number of the call that tells, at the beginning of a rotated file, which list is in effect."""
-Moment = Annotated[float, msgspec.Meta(ge=-62_135_424_000_000, le=253_402_128_000_000)]
+TimestampMs = Annotated[float, msgspec.Meta(ge=-62_135_424_000_000, le=253_402_128_000_000)]
 """Epoch milliseconds, a little more than a day inside what datetime can hold: no offset overflows it."""
-Length = Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
+DurationMs = Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
 """Milliseconds."""
 StoreKnown = Literal["fresh", "unknown"]
 """Whether the store is known to hold no tasks when a trace begins."""
@@ -40,10 +40,10 @@ class Header(msgspec.Struct, omit_defaults=False, kw_only=True):
     tz: str
     dst: Literal["first"] = "first"
     store: StoreKnown = "fresh"
-    delta_ms: Length = 60_000
-    delta_per_task_ms: Length = 6
-    delta_stop_ms: Length = 60_000
-    persist_window_ms: Length = 0
+    delta_ms: DurationMs = 60_000
+    delta_per_task_ms: DurationMs = 6
+    delta_stop_ms: DurationMs = 60_000
+    persist_window_ms: DurationMs = 0
     impl: str = ""
     tzdata: str = ""
     boot: str = ""
@@ -52,13 +52,13 @@ class Header(msgspec.Struct, omit_defaults=False, kw_only=True):
     """Runs in flight where a rotated file begins: (id, run)."""
     follows: bool = False
     """Whether this file goes on exactly where the one before it ends."""
-    gap: tuple[Moment | None, Moment | None] | None = None
+    gap: tuple[TimestampMs | None, TimestampMs | None] | None = None
     """From when to when nothing was recorded, if the recording begins again here; null: not known."""
     node: str = ""
     """The name of the cluster node that wrote it; empty where there is no cluster."""
-    failover_ms: Length = 0
+    failover_ms: DurationMs = 0
     """How long a cluster may take to notice that a node is gone, and to release its runs."""
-    tick_ms: Length = 0
+    tick_ms: DurationMs = 0
     """After how long a silence a Tick is written; 0 if that is not known."""
     kind: Literal["tasks", "timers"] = "tasks"
     """What it is about: the "tasks" of a scheduler, or the "timers" of a daemon."""
@@ -71,7 +71,7 @@ class TraceEvent(
 ):
     """What every event has: *t*, the scheduler's clock; who wrote it; steady time."""
 
-    t: Moment
+    t: TimestampMs
     proc: str | None = None
     m: float | None = None
 
@@ -196,7 +196,7 @@ class Missed(TraceEvent):
     """The scheduler itself says that the due of a task at *due* did not run. *run*: nor did that start."""
 
     id: str
-    due: Moment
+    due: TimestampMs
     run: int | None = None
 
 
@@ -207,7 +207,7 @@ class Crash(TraceEvent):
 class ClockStep(TraceEvent):
     """The wall clock jumped from *origin* to *t*, or the host slept."""
 
-    origin: Moment = msgspec.field(name="from")
+    origin: TimestampMs = msgspec.field(name="from")
 
 
 class Tick(TraceEvent):
@@ -262,7 +262,7 @@ class TaskInterruptedAgain(TraceEvent):
     """A task was interrupted so often that it is not started before *retry*, a time like `t`."""
 
     id: str
-    retry: Moment
+    retry: TimestampMs
 
 
 class CalendarDeclared(msgspec.Struct, omit_defaults=True):
