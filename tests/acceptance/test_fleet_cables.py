@@ -10,7 +10,7 @@ from tests.worlds.fleet import RARELY, Fleet, Machine
 from tests.worlds.postgres import PASSWORD, PostgresServer
 from tests.worlds.proxy import Proxy
 
-QUICK = [f"quick-{n}" for n in range(9)]
+QUICK = [f"quick-{n}" for n in range(6)]
 LONG = [f"long-{n}" for n in range(3)]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.worlds.fleet import RARELY, Fleet, Machine, until_gone
 
-QUICK = [f"quick-{n}" for n in range(9)]
+QUICK = [f"quick-{n}" for n in range(6)]
 LONG = [f"long-{n}" for n in range(3)]
 LAX = [f"lax-{n}" for n in range(2)]
 

@@ -37,7 +37,7 @@ note "$1" beat
 sleep 0.1
 note "$1" end
 """
-# A shell would start a process for every beat, and half of all work in these tests would be that.
+# A shell would start a process for every beat.
 _LONG = """
 import os, signal, sys, time
 job, kind = sys.argv[1:]
