@@ -16,6 +16,7 @@ from duly import ScheduleTaskError, StoreError
 from duly.cli import main
 from duly.errors import SchedulerError, StoreDamagedError, TaskTryDeserializeError
 from duly.store import SQLiteStore
+from duly.store.history import RunSearch
 from duly.store.inspection import findings_at
 from duly.store.repair import repair_store
 from tests.integration.test_daemon_virtual import HOURLY, JOB, WEB, DaemonWorld, timer, world_of
@@ -232,7 +233,8 @@ async def test_damaged_history_is_told_in_an_error_of_ours(
     store = SQLiteStore(path)
     await store.open("x")
     rows = LooseHistory(store)
-    reads = (partial(rows.run, 2), partial(rows.runs, limit=999), partial(rows.runs_between, 0, 2**62, 999))
+    everything = RunSearch(limit=999)
+    reads = (partial(rows.run, 2), partial(rows.runs, limit=999), partial(rows.search, everything))
     for read in reads:
         with pytest.raises(StoreDamagedError) as raised:
             await read()

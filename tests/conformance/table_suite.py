@@ -27,11 +27,13 @@ from duly.cluster.table import (
     LeaveCluster,
     ListOutcome,
     OpenTimeline,
+    PastBucket,
     Prune,
     PruneEach,
     Pulse,
     Put,
     PutOne,
+    ReadBuckets,
     ReadDigest,
     ReadList,
     ReadNodes,
@@ -1206,6 +1208,14 @@ class TableConformance:
         assert [past.run.run_id for past in table.do(ReadRuns(result="success"))] == ["run 3", "run 1"]
         assert [past.run.run_id for past in table.do(ReadRuns(name="a", result="success"))] == ["run 1"]
         assert [past.run.run_id for past in table.do(ReadRuns(name="a"))] == ["run 2", "run 1"]
+        read = ReadBuckets(names=["a", "b", "c"], from_us=NOW_US - 5, to_us=NOW_US + 1, width_us=5)
+        assert table.do(read) == [
+            PastBucket("a", 1, "failure", 1, "run 2", NOW_US, full.ended_us, "n2"),
+            PastBucket("a", 1, "success", 1, "run 1", NOW_US, record(1).ended_us, "n1"),
+            PastBucket("b", 1, "success", 1, "run 3", NOW_US, record(3).ended_us, "n1"),
+        ]
+        assert table.do(msgspec.structs.replace(read, names=["b"], from_us=NOW_US))[0].part == 0
+        assert table.do(msgspec.structs.replace(read, to_us=NOW_US)) == []
         assert [past.run.run_id for past in table.do(ReadRuns(before=runs[0].id, limit=1))] == ["run 2"]
         assert [past.run.output for past in table.do(ReadRuns(run=("n2", "run 2"), with_output=True))] == [
             "text"

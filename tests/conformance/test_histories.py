@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -9,14 +10,29 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 import pytest
 
 from duly.errors import StoreError
 from duly.events import Announcer, Event
-from duly.store.history import History, HistoryReader, MissRow, RunRow, list_query, run_sql
+from duly.store.history import (
+    SORTS,
+    History,
+    HistoryReader,
+    MissBucket,
+    MissGroup,
+    MissRow,
+    RunRow,
+    RunSearch,
+    Span,
+    length_us,
+    list_query,
+    run_sql,
+)
 from duly.store.memory import MemoryDatabase
 from duly.store.past import Past, known_services, known_slots
+from duly.store.schema import migrate, migrations, sql
 from duly.store.sqlite import SQLiteStore, SQLiteTimerRepository
 from duly.testing import VirtualClock
 from tests.worlds.histories import LooseHistory
@@ -98,7 +114,8 @@ def test_rows_come_back_as_they_were(kind: Kind, tmp_path: Path) -> None:
         assert await rows.runs(before=8, limit=9) == [whole]
         assert await rows.ask(HistoryReader.last_ends) == {"a": whole}
         bare = msgspec.structs.replace(whole, output="")
-        assert await rows.runs_between(2, 3, limit=9) == [bare]
+        assert await rows.search(RunSearch(since_us=2, until_us=3)) == [bare]
+        assert await rows.called([7, 8, 9]) == [bare, row(8)]
 
     run(scenario, kind, tmp_path)
 
@@ -468,20 +485,157 @@ def test_next_run_of_a_service(kind: Kind, tmp_path: Path) -> None:
     run(scenario, kind, tmp_path)
 
 
+def _some_run(rng: random.Random, number: int) -> RunRow:
+    """A run of one of three services, that may have failed, may run still, may be a retry."""
+    service, result = rng.choice(["backup", "web", "Web 2"]), rng.choice(["success", "success", "exit", None])
+    timer = rng.choice([None, "t", "u"])
+    output = rng.choice(["", "all well", "No Room left"])
+    reason = rng.choice(["schedule", "retry"])
+    begun = RunRow(id=number, service=service, timer=timer, reason=reason, started_us=rng.randrange(100))
+    if result is None:
+        return msgspec.structs.replace(begun, output=output)
+    lasted_us, message = rng.choice([None, rng.randrange(9)]), rng.choice(["", "no room"])
+    return msgspec.structs.replace(
+        begun,
+        ended_us=begun.started_us + rng.randrange(-2, 40),
+        lasted_us=lasted_us,
+        result=result,
+        output=output,
+        message=message,
+        scheduled_us=rng.choice([None, begun.started_us - rng.randrange(9)]),
+    )
+
+
+def _some_search(rng: random.Random) -> RunSearch:
+    def maybe(value: Any, other: Any = None) -> Any:
+        return value if rng.random() < 0.3 else other
+
+    return RunSearch(
+        service=maybe("web"),
+        timer=maybe("t"),
+        name=maybe("WEB", ""),
+        results=maybe(("exit", "timeout")),
+        is_running=maybe(True, False),
+        reason=maybe("retry"),
+        text=maybe("no ROOM", ""),
+        since_us=maybe(30, 0),
+        until_us=maybe(80, 200),
+        sort=rng.choice(SORTS),
+        is_down=rng.random() < 0.5,
+        skip=rng.choice([0, 0, 3]),
+        limit=rng.choice([2, 99]),
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
 @KINDS
-def test_runs_of_a_span_of_time(kind: Kind, tmp_path: Path) -> None:
-    """Runs that started in a span are found newest first, with those that run since before; no output."""
+def test_search(kind: Kind, tmp_path: Path, seed: int) -> None:
+    """A search finds what fits, in its order, whether it is written yet or not, and without its output."""
+    rng = random.Random(seed)
+    known = [_some_run(rng, number) for number in range(1, rng.randint(2, 40))]
+    waiting = [each for each in known if rng.random() < rng.choice([0, 0.3])]
 
     async def scenario(rows: LooseHistory) -> None:
-        known = [ended(1), row(2, "web"), ended(3, output="x"), ended(4), ended(5), row(6)]
-        await rows.put(known, [])
-        found = await rows.runs_between(30, 60, 9)
-        assert found == [ended(5), ended(4), ended(3), row(2, "web")]
-        assert [each.id for each in await rows.runs_between(30, 60, 2)] == [5, 4]
-        assert await rows.runs_between(61, 90, 9) == [row(6), row(2, "web")]
-        assert await rows.runs_between(0, 10, 9) == []
+        await rows.put([each for each in known if each not in waiting], [])
+        clock = VirtualClock(at("12:00"))
+        history = History(rows.database, clock, Announcer([], clock.now))
+        for each in waiting:
+            history.record_run(each)
+        for _ in range(20):
+            wanted = _some_search(rng)
+            fit = sorted(filter(wanted.has, known), key=wanted.order, reverse=wanted.is_down)
+            fit = [msgspec.structs.replace(each, output="") for each in fit]
+            assert await history.search(wanted) == fit[wanted.skip :][: wanted.limit], wanted
+        await history.close()
 
     run(scenario, kind, tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@KINDS
+def test_buckets(kind: Kind, tmp_path: Path, seed: int) -> None:
+    """What began in each part of a span is counted by its end; what reaches into the span comes before it."""
+    rng = random.Random(seed)
+    known = [_some_run(rng, number) for number in range(1, rng.randint(2, 60))]
+    span = Span(from_us := rng.randrange(50), from_us + rng.randint(1, 60), rng.randint(1, 20))
+    but = rng.choice([(), ("t",)])
+
+    async def scenario(rows: LooseHistory) -> None:
+        await rows.put(known, [])
+        counted: dict[tuple[str, int, str | None], list[RunRow]] = {}
+        for each in known:
+            is_told = each.ended_us is None or each.timer not in but
+            if each.service != "web" and span.from_us <= each.started_us < span.to_us and is_told:
+                part = (each.started_us - span.from_us) // span.width_us
+                counted.setdefault((each.service, part, each.result), []).append(each)
+        found = await rows.buckets(["backup", "Web 2"], span, but)
+        assert {
+            bucket[:3]: (bucket.number, bucket.run, bucket.first_us) for bucket in found if bucket.part >= 0
+        } == {
+            key: (len(those), max(one.id for one in those), min(one.started_us for one in those))
+            for key, those in counted.items()
+        }
+        for bucket in found:
+            if bucket.part == -1:
+                reaching = await rows.run(bucket.run)
+                assert reaching is not None
+                assert reaching.started_us < span.from_us
+                lasted_us = length_us(reaching)
+                assert lasted_us is None or reaching.started_us + lasted_us > span.from_us
+        results: dict[str | None, int] = {}
+        for each in known:
+            if each.started_us >= span.from_us and (each.ended_us is None or each.timer not in but):
+                results[each.result] = results.get(each.result, 0) + 1
+        assert await rows.counts(span.from_us, but) == results
+
+    run(scenario, kind, tmp_path)
+
+
+@KINDS
+def test_run_that_reaches_into_a_span(kind: Kind, tmp_path: Path) -> None:
+    """Of each service the run before the span counts, if it had not ended when the span begins."""
+
+    async def scenario(rows: LooseHistory) -> None:
+        await rows.put([row(1, "web"), ended(2, "old"), ended(3, "backup"), row(9, "web")], [])
+        found = await rows.buckets(["web", "old", "backup"], Span(32, 95, 10))
+        assert [(each.service, each.part, each.run, each.last_us) for each in found] == [
+            ("web", 5, 9, None),
+            ("web", -1, 1, None),
+            ("backup", -1, 3, 35),
+        ]
+
+    run(scenario, kind, tmp_path)
+
+
+@KINDS
+def test_misses_are_counted(kind: Kind, tmp_path: Path) -> None:
+    """Misses are grouped by timer and reason, the latest first, and counted in the parts of a span."""
+
+    async def scenario(rows: LooseHistory) -> None:
+        misses = [MissRow("t", 1, "overlap"), MissRow("u", 2, "disabled"), MissRow("t", 25, "shutdown")]
+        await rows.put([], [*misses, MissRow("t", 29, "overlap")])
+        assert await rows.miss_groups(0) == [
+            MissGroup("t", "overlap", 2, 1, 29),
+            MissGroup("t", "shutdown", 1, 25, 25),
+            MissGroup("u", "disabled", 1, 2, 2),
+        ]
+        assert [group.timer for group in await rows.miss_groups(20, 1)] == ["t"]
+        found = await rows.ask(lambda reader: reader.miss_buckets(["t"], Span(0, 30, 10)))
+        assert found == [MissBucket("t", 0, 1, 1, "overlap"), MissBucket("t", 2, 2, 25, "overlap")]
+
+    run(scenario, kind, tmp_path)
+
+
+@pytest.mark.parametrize("query", ["run_buckets", "miss_buckets"])
+def test_pictures_are_counted_from_an_index_alone(query: str) -> None:
+    """However many runs there are, a picture reads the entries of its lanes in one index, and no row."""
+    connection = apsw.Connection(":memory:")
+    migrate(connection, 0, migrations())
+    values = {"services": "[]", "timers": "[]", "but": "[]", "from": 0, "to": 1, "width": 1}
+    plan = [str(step[3]) for step in connection.execute(f"EXPLAIN QUERY PLAN {sql(query)}", values)]
+    reads = [step for step in plan if "run" in step or "miss" in step]
+    assert [step for step in reads if "COVERING INDEX" not in step and "PRIMARY KEY" not in step] == []
+    assert any("_span (" in step for step in reads)
 
 
 @KINDS
@@ -532,7 +686,7 @@ def test_what_waits_is_seen() -> None:
         history = Slow()
 
         async def check(*known: RunRow) -> None:
-            assert await history.runs_between(0, 99, 9) == list(known)
+            assert await history.search(RunSearch(until_us=99)) == list(known)
             assert sum((await history.counts(0)).values()) == len(known)
             assert [each.id for each in await history.runs(limit=9)] == [each.id for each in known]
             for each in known:
@@ -568,7 +722,7 @@ def test_looking_does_not_wait_for_the_writer(tmp_path: Path) -> None:
 
         writing = asyncio.create_task(store.write(change))
         await asyncio.to_thread(begun.wait, 10)
-        assert await asyncio.wait_for(rows.runs_between(0, 99, 9), 60) == [ended(1)]
+        assert await asyncio.wait_for(rows.search(RunSearch(until_us=99)), 60) == [ended(1)]
         assert not writing.done()
         go_on.set()
         await writing

@@ -234,6 +234,7 @@ SQL_FAULTS = [
     ("remove_one", "generation = generation + 1", "generation = generation", "remove_one"),
     ("restore", "AND {has_forgotten};", "AND false;", "come_back_to_a_server_that_forgot"),
     ("runs", "started_us >= %(since_us)s", "true", "history_by_start"),
+    ("buckets", "started_us < %(to_us)s", "true", "history"),
     ("start_up", "= %(at_us)s", "= NULL", "start_up"),
     ("switch", "least(wake_us, {schema}.now_us())", "wake_us", "switch"),
     ("take_room", "given.place + coalesce(busy.runs, 0)", "given.place", "room_in_a_limit"),

@@ -11,11 +11,10 @@ from duly.config.schema import Calendar, Timer
 from duly.daemon import views
 from duly.daemon.slots import TimerPast, why_latest
 from duly.instant import SECOND_US
-from duly.store.history import RunRow, length_us
+from duly.store.history import RunRow, Span, length_us
 from duly.timers.calendar import CalendarCache
-from duly.web import timeline
 from duly.web.formatting import Moment
-from duly.web.runs import run_facts, run_title, strip_of
+from duly.web.runs import plot_of, run_facts, run_title
 from duly.web.task_store import GrowingTrace
 from tests.worlds.histories import LooseHistory
 from tests.worlds.supervisor import SECOND, World, at, oneshot, world_of
@@ -48,11 +47,13 @@ async def test_length_is_measured(step_s: int) -> None:
     now = Moment(at(2 * 3600), UTC)
     assert run_facts(row, now.now_us).lasted_us == 60 * SECOND_US
     assert "success after 1m" in run_title(row, now)
-    strip = strip_of([row], now)
-    assert strip is not None
-    assert (strip.longest, strip.median) == ("1m", "1m")
-    lane = timeline.timeline_of([timeline.Matter("job", runs=[row])], [], timeline.Window(now, 6)).lanes[0]
-    assert [shape.width for shape in lane.shapes] == [f"{100 / (2 * 6 * 60):.3f}%"]
+    plot = plot_of([row], now)
+    assert plot is not None
+    assert (plot.longest, plot.lines[0][1]) == ("1m", "p50 1m")
+    rows = LooseHistory()
+    await rows.put([row], [])
+    (bucket,) = await rows.buckets(["job"], Span(at(0), at(3600), SECOND_US))
+    assert bucket.last_us == bucket.first_us + 60 * SECOND_US
 
 
 @STEPS

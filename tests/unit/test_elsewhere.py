@@ -9,8 +9,8 @@ import pytest
 
 from duly.daemon.backend import DaemonBackend
 from duly.daemon.protocol import FAILED, OperationError
-from duly.daemon.remote import Place, RunList, runs_between, runs_of
-from duly.store.history import RemoteRun, RunRow, WantedRuns
+from duly.daemon.remote import Place, RunList, buckets_of, results_of, runs_of, search
+from duly.store.history import RemoteRun, RunRow, RunSearch, Span, WantedRuns
 from tests.worlds.daemons import NOW_US, FakeDaemon
 
 SECOND_US = 1_000_000
@@ -128,14 +128,42 @@ async def test_silent_database(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.fault == ("runs of other machines are not shown: the database has not answered within 0 s")
 
 
-async def test_runs_between() -> None:
-    """A stretch of time has the runs of all machines, and says when some of others are left out."""
+async def test_search_of_all_machines() -> None:
+    """A list that is filtered and sorted has the runs of all machines, and copies of our own once."""
     local = [_local(1, 100), _local(2, 300)]
     shared = [_shared(3, 5, 200), _shared(2, 6, 301, "here"), _shared(7, 7, 50)]
     daemon = await _daemon(local, shared)
-    found, is_whole = await runs_between(daemon, 100, 400, 9)
-    assert (_names(found.rows), is_whole) == (["here 2", "far:9 3", "here 1"], True)
-    assert not (await runs_between(daemon, 100, 400, 2))[1]
+    found = await search(daemon, RunSearch(since_us=60, limit=9))
+    assert _names(found.rows) == ["here 2", "far:9 3", "here 1"]
+    assert _names((await search(daemon, RunSearch(since_us=60, skip=1, limit=1))).rows) == ["far:9 3"]
+    oldest = await search(daemon, RunSearch(is_down=False, limit=2))
+    assert _names(oldest.rows) == ["far:9 7", "here 1"]
+    assert _names((await search(daemon, RunSearch(), "far:9")).rows) == ["far:9 3", "far:9 7"]
+    assert _names((await search(daemon, RunSearch(), "")).rows) == ["here 2", "here 1"]
+
+
+async def test_search_without_the_database() -> None:
+    """Without the database a list has the runs of this machine, and says what is missing."""
+    daemon = await _daemon([_local(1, 100)], [_shared(1, 5, 90)])
+    daemon.fault = OperationError(FAILED, "it is on fire")
+    found = await search(daemon, RunSearch())
+    assert _names(found.rows) == ["here 1"]
+    assert found.fault == "runs of other machines are not shown: it is on fire"
+
+
+async def test_buckets_of_all_machines() -> None:
+    """Runs of shared timers are counted in the database alone, which has those of this machine too."""
+    local = [_local(1, 100), _local(2, 300)]
+    shared = [_shared(3, 5, 200), _shared(2, 6, 300, "here")]
+    daemon = await _daemon(local, shared)
+    found, fault = await buckets_of(daemon, [local[0].service], Span(0, 400, 100))
+    assert fault is None
+    counted = sorted((bucket.part, bucket.number, bucket.machine) for bucket in found)
+    assert counted == [(2, 1, "far:9"), (3, 1, "here")]
+    daemon.elsewhere = []
+    found, _ = await buckets_of(daemon, [local[0].service], Span(0, 400, 100))
+    assert [(bucket.part, bucket.number) for bucket in found] == [(1, 1), (3, 1)]
+    assert await results_of(daemon, 200) == {"success": 1}
 
 
 async def test_service_of_a_run() -> None:

@@ -6,12 +6,14 @@ import pytest
 
 from duly.config.schema import Service
 from duly.daemon import views
+from duly.daemon.health import EntryState
 from duly.web import models
 from duly.web.models import TableQuery
 from tests.worlds.daemons import CONFIG, NOW_US, SERVICES, TIMERS
 from tests.worlds.web import config_of
 
-ENTRIES = models.service_entries(CONFIG, SERVICES, TIMERS)
+FIRED_BY = models.timer_entries(CONFIG, TIMERS, {})
+ENTRIES = models.service_entries(CONFIG, SERVICES, FIRED_BY, {})
 
 
 def _ids(asked: TableQuery) -> list[str]:
@@ -62,7 +64,7 @@ def test_table_query(query: Mapping[str, str], asked: TableQuery) -> None:
 def test_pages_of_a_table() -> None:
     """A table of thousands is shown by the hundred, and a page beyond the last is the last."""
     config = config_of(1000)
-    entries = models.timer_entries(config, {})
+    entries = models.timer_entries(config, {}, {})
     table = models.table_of(models.TIMERS, entries, TableQuery(text="job-", page=99))
     assert (table.found, table.total, table.pages) == (1000, 1006, 10)
     assert (table.asked.page, table.first, len(table.rows)) == (10, 900, 100)
@@ -76,8 +78,7 @@ def test_actions_fit_the_state() -> None:
         ["start"],
         [],
     ]
-    timers = models.timer_entries(CONFIG, TIMERS)
-    names = [[action.name for action in entry.actions] for entry in timers]
+    names = [[action.name for action in entry.actions] for entry in FIRED_BY]
     assert names == [["trigger", "disable"], ["trigger", "enable"]]
 
 
@@ -91,7 +92,7 @@ def test_every_action_is_an_operation() -> None:
 
 def test_retry_comes_before_the_schedule() -> None:
     """What comes next of a timer is its retry, if that is sooner."""
-    (first,) = models.next_runs(models.timer_entries(CONFIG, TIMERS), NOW_US, 5)
+    (first,) = models.next_runs(FIRED_BY, NOW_US, 5)
     assert (first.id, first.at_us, first.is_retry) == ("backup", TIMERS["backup"].retry_at_us, True)
 
 
@@ -99,3 +100,25 @@ def test_unknown_states_are_shown_as_they_are() -> None:
     """A state that a later daemon has is shown by its word."""
     entry = models.ServiceEntry(Service("a", ("b",)), views.ServiceSnapshot(id="a", state="dreaming"), None)
     assert entry.mark.word == "dreaming"
+
+
+def test_health_is_the_state_of_an_entry() -> None:
+    """What is wrong with a job is shown of it and of its timers, and comes first in a list."""
+    hung = EntryState("hung", "service", "backup", NOW_US, "service backup hangs")
+    states = {("service", "backup"): hung}
+    timers = models.timer_entries(CONFIG, TIMERS, states)
+    services = models.service_entries(CONFIG, SERVICES, timers, states)
+    assert [entry.kind for entry in services] == ["running", "hung", "disabled"]
+    assert {entry.kind for entry in timers if entry.timer.target == "backup"} == {"hung"}
+    table = models.table_of(models.SERVICES, services, TableQuery(sort="state"))
+    assert [row.id for row in table.rows] == ["backup", "web", "mail"]
+    assert models.table_of(models.SERVICES, services, TableQuery(only="hung")).found == 1
+
+
+@pytest.mark.parametrize(
+    ("lengths", "usual"),
+    [((), (None, None)), ((7,), (7, 7)), ((1, 9), (1, 9)), (tuple(range(1, 21)), (10, 19))],
+)
+def test_usual_lengths(lengths: tuple[int, ...], usual: tuple[int | None, int | None]) -> None:
+    """Half of all runs take no longer than the one, and 19 in 20 no longer than the other."""
+    assert models.usual_lengths(lengths) == usual

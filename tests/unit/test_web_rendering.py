@@ -46,7 +46,7 @@ async def test_an_open_page_waits_for_calm_and_a_new_one_does_not(monkeypatch: p
     made: list[float] = []
     site.live = Live("boot", calm_s=0.5, longest_s=30)
     leave = site.live.enter()
-    renderer = Renderer(site, lambda _path: [], loop.time)
+    renderer = Renderer(site, lambda _path, _ill: [], loop.time)
 
     async def gather() -> Gathered:
         made.append(loop.time())
@@ -79,7 +79,7 @@ async def test_many_readers_ask_less_often(
     monkeypatch.setattr("duly.web.rendering._SHARE", 0)
     site = FakeSite()
     leaving = [site.live.enter() for _ in range(clients)]
-    renderer = Renderer(site, lambda _path: [], asyncio.get_running_loop().time)
+    renderer = Renderer(site, lambda _path, _ill: [], asyncio.get_running_loop().time)
 
     async def gather() -> Gathered:
         values = {"heading": "Hello", "message": "", "back": "/", "back_label": "Home"}

@@ -1,161 +1,158 @@
-"""The time line: what is drawn where, and how much at most."""
+"""The time line: which span and which lanes an address asks for, and what each lane has."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
-from duly.store.history import MissRow, RunRow
+import pytest
+
+from duly.instant import MINUTE_US, Instant
+from duly.store.history import MissBucket, RunBucket, Span
 from duly.web import timeline
-from duly.web.formatting import Moment
-from duly.web.runs import STRIP, strip_of
-from duly.web.timeline import HOUR_US, MOST_LANES, MOST_SLOTS, Matter, Window
+from duly.web.formatting import STATES, Moment
+from duly.web.source import Alarm, Buckets, Lane, Tile
 from tests.worlds.daemons import us
 
-UTC = ZoneInfo("UTC")
 NOW_US = us("12:00")
-NOW = Moment(NOW_US, UTC)
-WINDOW = Window(NOW)
-CELL_US = WINDOW.cell_us
+HOUR_US = 60 * MINUTE_US
+SPAN = Span(NOW_US - HOUR_US, NOW_US + HOUR_US, MINUTE_US)
 
 
-def _run(
-    at_us: int, lasts_us: int | None = 1_000_000, result: str | None = "success", number: int = 1
-) -> RunRow:
-    ended_us = None if lasts_us is None else at_us + lasts_us
-    return RunRow(
-        id=number, service="a", reason="schedule", started_us=at_us, ended_us=ended_us, result=result
-    )
+class FakePicture:
+    """Lanes by hand; each of them is due every ten minutes."""
+
+    stale = None
+
+    def __init__(self, lanes: list[Lane], zone: str = "UTC") -> None:
+        self.moment = Moment(NOW_US, ZoneInfo(zone))
+        self._lanes = lanes
+
+    def listings(self) -> tuple[()]:
+        """None."""
+        return ()
+
+    def entries(self, _noun: str) -> tuple[()]:
+        """None."""
+        return ()
+
+    def alarms(self) -> list[Alarm]:
+        """None."""
+        return []
+
+    def lanes(self) -> list[Lane]:
+        """Those that were given."""
+        return self._lanes
+
+    def dues(self, _lane: str, span: Span, most: int) -> list[Instant]:
+        """Every ten minutes."""
+        first_us = -(-span.from_us // (10 * MINUTE_US)) * 10 * MINUTE_US
+        return list(range(first_us, span.to_us + 1, 10 * MINUTE_US))[:most]
+
+    def tiles(self, _results: Mapping[str | None, int], _missed: int | None) -> list[Tile]:
+        """None."""
+        return []
 
 
-def _shapes(matter: Matter, kind: str) -> list[timeline.LaneShape]:
-    lane = timeline.timeline_of([matter], [], WINDOW).lanes[0]
-    return [shape for shape in lane.shapes if shape.kind == kind]
+def _lane(name: str, *, is_quiet: bool = False) -> Lane:
+    lengths = (1_000_000, 3_000_000)
+    return Lane(name, f"/services/{name}", STATES["running"], is_quiet, lengths, (f"{name}-timer",), "/why")
 
 
-def test_places_are_percent_of_two_days() -> None:
-    """Now is the middle; a run of 12 hours, 12 hours ago, covers a quarter."""
-    (shape,) = _shapes(Matter("a", runs=[_run(NOW_US - 12 * HOUR_US, 12 * HOUR_US)]), "run")
-    assert (shape.at, shape.width, shape.tone) == ("25.000%", "25.000%", "good")
+LANES = [_lane("a"), _lane("b"), _lane("quiet", is_quiet=True)]
 
 
-def test_running_reaches_now() -> None:
-    """A run that goes on ends at now, and one that began before the window begins at its edge."""
-    (shape,) = _shapes(Matter("a", runs=[_run(NOW_US - 90 * HOUR_US, None, None)]), "run")
-    assert (shape.at, shape.width, shape.tone) == ("0.000%", "50.000%", "busy")
+@pytest.mark.parametrize(
+    ("query", "span"),
+    [
+        ({}, (NOW_US - 24 * HOUR_US, NOW_US + 24 * HOUR_US, 12 * MINUTE_US)),
+        ({"from": "100", "to": "60000100", "parts": "60"}, (100, 60000100, 1_000_000)),
+        ({"from": "100", "to": "99"}, (NOW_US - 24 * HOUR_US, NOW_US + 24 * HOUR_US, 12 * MINUTE_US)),
+        ({"from": "0", "to": str(2**62)}, (NOW_US - 24 * HOUR_US, NOW_US + 24 * HOUR_US, 12 * MINUTE_US)),
+        ({"from": "0", "to": "600000000", "parts": "9999"}, (0, 600000000, 1_000_000)),
+    ],
+)
+def test_span(query: dict[str, str], span: tuple[int, int, int]) -> None:
+    """A span is between a minute and a year, and has a bounded number of parts."""
+    assert timeline.span_of(query, NOW_US) == span
 
 
-def test_runs_out_of_sight_are_left_out() -> None:
-    """What ended before the window is not drawn."""
-    assert _shapes(Matter("a", runs=[_run(NOW_US - 30 * HOUR_US)]), "run") == []
+@pytest.mark.parametrize(
+    ("query", "first", "names", "total"),
+    [
+        ({}, 0, ["a", "b"], 2),
+        ({"all": "1"}, 0, ["a", "b", "quiet"], 3),
+        ({"first": "1"}, 1, ["b"], 2),
+        ({"first": "99"}, 1, ["b"], 2),
+        ({"count": "1"}, 0, ["a"], 2),
+        ({"q": "B"}, 0, ["b"], 1),
+        ({"q": "nothing"}, 0, [], 0),
+        ({"q": "quiet", "all": "1"}, 0, ["quiet"], 1),
+    ],
+)
+def test_lanes(query: dict[str, str], first: int, names: list[str], total: int) -> None:
+    """Only the lanes that are seen are asked for; services that simply run come when they are wanted."""
+    shown = timeline.lanes_of(FakePicture(LANES), query)
+    assert (shown[0], [lane.id for lane in shown[1]], *shown[2:]) == (first, names, total, 1)
 
 
-def test_crowded_runs_become_one_that_shows_the_worst() -> None:
-    """A thousand runs within five minutes are one bar, red if one of them failed."""
-    start_us = NOW_US - HOUR_US
-    start_us -= start_us % CELL_US
-    runs = [_run(start_us + number * 200_000, 1000, number=number) for number in range(1000)]
-    runs[500] = _run(runs[500].started_us, 1000, "exit", 500)
-    (shape,) = _shapes(Matter("a", runs=runs), "run")
-    assert shape.tone == "bad"
-    assert shape.title.endswith("1 not successful")
+def test_quiet_lanes_are_shown_if_there_are_no_others() -> None:
+    """A machine on which everything simply runs has a time line, too."""
+    assert len(timeline.lanes_of(FakePicture(LANES[2:]), {})[1]) == 1
 
 
-def test_a_lane_is_bounded() -> None:
-    """A run every second for a day makes no more shapes than there are cells."""
-    runs = [_run(NOW_US - 24 * HOUR_US + number * 1_000_000, 1000, number=number) for number in range(86_400)]
-    assert len(_shapes(Matter("a", runs=runs), "run")) <= 24 * HOUR_US // CELL_US + 1
+def _drawn(picture: FakePicture, runs: list[RunBucket], misses: list[MissBucket]) -> timeline.TimelineJson:
+    return timeline.timeline_of(picture, SPAN, timeline.lanes_of(picture, {}), Buckets(runs, misses, "away"))
 
 
-def test_every_bar_is_seen() -> None:
-    """A run that took no time at all is drawn all the same."""
-    (shape,) = _shapes(Matter("a", runs=[_run(NOW_US - HOUR_US, 0)]), "run")
-    assert float(shape.width.removesuffix("%")) > 0
+def test_lane_has_what_ran_and_what_comes() -> None:
+    """Runs and misses are those of their lane; what comes has its usual length; words say the same."""
+    runs = [
+        RunBucket("a", 3, "success", 4, 9, SPAN.from_us + 3 * MINUTE_US, SPAN.from_us + 4 * MINUTE_US),
+        RunBucket("a", -1, "timeout", 1, 5, SPAN.from_us - MINUTE_US, SPAN.from_us + MINUTE_US),
+        RunBucket("a", 50, None, 1, 11, NOW_US - MINUTE_US, None),
+        RunBucket("b", 1, "exit", 1, 7, SPAN.from_us, SPAN.from_us + 1, "far:9"),
+    ]
+    found = _drawn(FakePicture(LANES), runs, [MissBucket("b-timer", 2, 3, SPAN.from_us, "overlap")])
+    a, b = found.lanes
+    assert [(run.tone, run.count, run.word) for run in a.runs] == [
+        ("bad", 1, "timed out"),
+        ("good", 4, "success"),
+        ("busy", 1, "running"),
+    ]
+    assert (a.runs[0].href, b.runs[0].href) == ("/runs/5", "/runs/7?machine=far%3A9")
+    part_us = SPAN.from_us + 3 * MINUTE_US
+    assert a.runs[1].href == f"/runs?service=a&from={part_us}&to={part_us + MINUTE_US}&result=success"
+    assert a.runs[2].last_us == NOW_US
+    assert (a.usual_us, a.long_us, a.why_href) == (1_000_000, 3_000_000, "/why")
+    assert a.dues == list(range(NOW_US, NOW_US + HOUR_US + 1, 10 * MINUTE_US))
+    assert a.summary == "6 ran, 1 failed, 7 due"
+    assert [(miss.count, miss.word) for miss in b.misses] == [(3, "its target was still active")]
+    assert (found.total, found.quiet, found.fault) == (2, 1, "away")
 
 
-def test_misses_and_retries() -> None:
-    """Misses and retries are marks of their own, each with its reason or time."""
-    matter = Matter("a", misses=[MissRow("t", us("09:00"), "overlap")], retries=[us("12:30")])
-    (miss,), (retry,) = _shapes(matter, "miss"), _shapes(matter, "retry")
-    assert miss.title == "missed 09:00:00: overlap"
-    assert retry.title == "retry at 12:30:00"
+def test_dues_are_bounded() -> None:
+    """What comes too often to be drawn one by one is said to come often."""
+    span = SPAN._replace(to_us=NOW_US + 48 * HOUR_US)
+    picture = FakePicture(LANES[:1])
+    (lane,) = timeline.timeline_of(picture, span, timeline.lanes_of(picture, {}), Buckets([], [])).lanes
+    assert (lane.is_often, len(lane.dues), lane.summary) == (True, 120, "0 ran, more than 120 due")
 
 
-def test_many_slots_become_a_band() -> None:
-    """Slots are drawn one by one up to a number, and as a band beyond it; those that passed not at all."""
-    some = [NOW_US + number * HOUR_US for number in range(-3, 24)]
-    assert len(_shapes(Matter("a", slots=some), "slot")) == 24
-    many = [NOW_US + number * 60_000_000 for number in range(MOST_SLOTS + 2)]
-    assert len(_shapes(Matter("a", slots=many), "band")) == 1
-    assert _shapes(Matter("a", slots=many), "slot") == []
+def test_the_past_has_no_dues() -> None:
+    """Where nothing is to come any more, nothing is looked for."""
+    span = Span(NOW_US - 2 * HOUR_US, NOW_US - HOUR_US, MINUTE_US)
+    picture = FakePicture(LANES[:1])
+    (lane,) = timeline.timeline_of(picture, span, timeline.lanes_of(picture, {}), Buckets([], [])).lanes
+    assert lane.dues == []
 
 
 def test_clock_changes_are_marked() -> None:
-    """The night in which the clocks are put forward or back is marked, with how much, at the right place."""
-    berlin = ZoneInfo("Europe/Berlin")
-    spring, autumn = (Window(Moment(us(at), berlin)) for at in ("2026-03-29 00:00", "2026-10-25 06:30"))
-    hour = timedelta(hours=1)
-    assert list(spring.axis.clock_changes()) == [(us("2026-03-29 01:00"), hour)]
-    assert list(autumn.axis.clock_changes()) == [(us("2026-10-25 01:00"), -hour)]
-    assert list(Window(Moment(NOW_US, berlin)).axis.clock_changes()) == []
-    (tick,) = [tick for tick in timeline.timeline_of([], [], spring).ticks if tick.kind == "dst"]
-    assert tick.label == "clocks +1h"
-
-
-def test_half_hour_changes_are_found() -> None:
-    """Lord Howe moves its clocks by half an hour."""
-    window = Window(Moment(us("2026-04-04 12:00"), ZoneInfo("Australia/Lord_Howe")))
-    assert [change.by for change in window.axis.clock_changes()] == [-timedelta(minutes=30)]
-
-
-def test_ticks_are_local_hours() -> None:
-    """The lines stand at 0, 6, 12 and 18 o'clock of the zone; a label that would hide "now" is left out."""
-    ticks = timeline.timeline_of([], [], Window(Moment(us("12:15"), ZoneInfo("Asia/Kolkata")))).ticks
-    labels = [tick.label for tick in ticks]
-    assert labels == ["18:00", "Thu 1", "06:00", "12:00", "", "Fri 2", "06:00", "12:00", "now"]
-
-
-def test_nearer_looks_closer() -> None:
-    """With an hour to either side, a run of half an hour covers a quarter, and ticks are quarters."""
-    near = timeline.window_at(NOW, timeline.hours_of("1"))
-    picture = timeline.timeline_of([Matter("a", runs=[_run(NOW_US - HOUR_US // 2, HOUR_US // 2)])], [], near)
-    assert picture.lanes[0].shapes[0].width == "25.000%"
-    assert [tick.label for tick in picture.ticks][:3] == ["11:00", "11:15", "11:30"]
-    assert timeline.hours_of("7") == timeline.hours_of("") == 24
-
-
-def test_lanes_that_matter_are_chosen() -> None:
-    """Of many, those that fail, run or were missed have a lane; the order stays; the rest share one."""
-    matters = [Matter(f"job-{number}", runs=[_run(NOW_US - HOUR_US)]) for number in range(100)]
-    matters[70].runs = [_run(NOW_US - HOUR_US, result="exit")]
-    matters[90].misses = [MissRow("t", NOW_US - HOUR_US, "overlap")]
-    own, rest = timeline.pick_lanes(matters)
-    assert len(own) == MOST_LANES - 1
-    assert len(rest) == 100 - len(own)
-    assert [one.id for one in own if one.id in {"job-70", "job-90"}] == ["job-70", "job-90"]
-    picture = timeline.timeline_of(own, rest, WINDOW)
-    assert picture.lanes[-1].label == f"{len(rest)} others"
-    assert picture.lanes[-1].summary == f"{len(rest)} runs"
-
-
-def test_those_without_a_story_have_no_lane() -> None:
-    """A service that neither ran nor will is left out."""
-    assert timeline.pick_lanes([Matter("a"), Matter("b", slots=[NOW_US])])[0] == [Matter("b", slots=[NOW_US])]
-
-
-def test_strip_tells_median_and_longest() -> None:
-    """The strip shows the newest runs at the right, with the median and the longest duration."""
-    runs = [
-        _run(NOW_US - number * HOUR_US, (number + 1) * 1_000_000, number=100 - number) for number in range(80)
-    ]
-    strip = strip_of(runs, NOW)
-    assert strip is not None
-    assert len(strip.columns) == STRIP
-    assert strip.columns[-1].title.startswith("run 100 ")
-    assert (strip.median, strip.longest) == ("31s", "1m")
-    assert strip_of([], NOW) is None
-
-
-def test_hours_that_the_clocks_skip_have_one_tick() -> None:
-    """Where the clocks go from 2 to 3, the quarters in between have no ticks of their own."""
-    window = Window(Moment(us("2026-03-29 01:00"), ZoneInfo("Europe/Berlin")), 1)
-    places = [tick.at for tick in timeline.timeline_of([], [], window).ticks if tick.kind == "hour"]
-    assert len(places) == len(set(places)) == 9
+    """Where the clocks of the page's zone are set, the time line says so; ticks are whole local hours."""
+    at_us = us("2026-03-29 01:00")
+    span = Span(at_us - 12 * HOUR_US, at_us + 12 * HOUR_US, HOUR_US)
+    picture = FakePicture([], "Europe/Berlin")
+    ticks = timeline.timeline_of(picture, span, (0, [], 0, 0), Buckets([], [])).ticks
+    assert [(tick.at_us, tick.label) for tick in ticks if tick.kind == "dst"] == [(at_us, "clocks +1h")]
+    days = [tick for tick in ticks if tick.kind == "day"]
+    assert [tick.label for tick in days] == ["Sun 29 Mar"]
+    assert days[0].at_us == at_us - timedelta(hours=2) // timedelta(microseconds=1)

@@ -17,7 +17,8 @@ from duly.daemon.protocol import FAILED, OperationError
 from duly.daemon.server import Server
 from duly.instant import SECOND_US, instant_of
 from duly.processes.output import Tail
-from duly.store.history import History, MissRow, RemoteRun, RunRow, WantedRuns
+from duly.store.history import History, MissRow, RemoteRun, RunBucket, RunRow, Span, WantedRuns
+from duly.web.task_source import counted_runs
 from tests.worlds.histories import LooseHistory
 
 
@@ -143,6 +144,10 @@ class FakeDaemon:
         if self.fault is not None:
             raise self.fault
         return wanted_of(self.elsewhere, wanted)
+
+    async def past_buckets(self, timers: Sequence[str], span: Span, /) -> list[RunBucket] | None:
+        """The runs in the database, counted; None if there are none."""
+        return counted_runs(self.elsewhere, set(timers), span) if self.elsewhere else None
 
     def output(self, run_id: int, /) -> Tail | None:
         """The output of a run under way."""

@@ -170,6 +170,7 @@ class ModelTable:
             t.ReadNodes: self._read_nodes,
             t.ReadTasks: self._read_tasks,
             t.ReadRuns: self._read_runs,
+            t.ReadBuckets: self._read_buckets,
             t.ReadOldestXmin: lambda _: 0,
             t.Prune: self._prune,
             t.PruneEach: self._prune_each,
@@ -581,6 +582,24 @@ class ModelTable:
             and request.result in {None, past.run.result}
         ]
         return runs[: request.limit]
+
+    def _read_buckets(self, request: t.ReadBuckets) -> Sequence[t.PastBucket]:
+        found: dict[tuple[str, int, str], list[t.PastRun]] = {}
+        for past in sorted(self.space.runs, key=_by_start):
+            if past.name in request.names and request.from_us <= past.started_us < request.to_us:
+                part = (past.started_us - request.from_us) // request.width_us
+                found.setdefault((past.name, part, past.run.result), []).append(past)
+        return [
+            t.PastBucket(
+                *key,
+                len(runs),
+                runs[-1].run.run_id,
+                runs[0].started_us,
+                max(past.run.ended_us for past in runs),
+                runs[-1].node,
+            )
+            for key, runs in sorted(found.items())
+        ]
 
     def _prune(self, request: t.Prune) -> int:
         old = [past for past in self.space.runs if past.run.ended_us < request.before_us][: request.limit]

@@ -20,12 +20,14 @@ from duly.daemon import views
 from duly.daemon.backend import PropertyVerdict, Reloaded
 from duly.daemon.protocol import FAILED, OperationError
 from duly.processes.output import Tail
-from duly.store.history import History, MissRow, RemoteRun, RunRow, WantedRuns
+from duly.store.history import History, MissRow, RemoteRun, RunBucket, RunRow, Span, WantedRuns
+from duly.store.past import Past
 from duly.verify import Recorder
 from duly.web.dashboard import store_site
 from duly.web.live import Live
 from duly.web.server import WebServer
 from duly.web.settings import WebSettings
+from duly.web.task_source import counted_runs
 from duly.web.task_store import TaskStore
 from tests.worlds.daemons import wanted_of
 from tests.worlds.histories import LooseHistory
@@ -198,6 +200,16 @@ class World:
             raise self.fault
         return wanted_of(self.elsewhere, wanted)
 
+    async def past_buckets(self, timers: Sequence[str], span: Span, /) -> list[RunBucket] | None:
+        """The runs in the database, counted; it has those of this machine, too."""
+        if self.fault is not None:
+            raise self.fault
+        if not self.elsewhere:
+            return None
+        ended = [row for row in await self.history.runs(limit=99_999) if row.ended_us is not None]
+        copies = [msgspec.structs.replace(row, service=row.timer or "") for row in ended]
+        return counted_runs([*self.elsewhere, *copies], set(timers), span)
+
     def output(self, run_id: int, /) -> Tail | None:
         """The output of a run under way."""
         return self.outputs.get(run_id)
@@ -305,9 +317,11 @@ class World:
         runs = [msgspec.structs.replace(row, id=number) for number, row in enumerate(runs, 1)]
         self._last_id = len(runs)
         await self.history.put(runs, _missed(now_us()))
-        last = {row.service: row for row in runs}
+        last, past = {row.service: row for row in runs}, dict[str, Past]()
+        for row in runs:
+            past[row.service] = past.get(row.service, Past()).after(row)
         for service in self.config.services:
-            self.states[service.id] = _state(service, last.get(service.id))
+            self.states[service.id] = _state(service, last.get(service.id), past.get(service.id, Past()))
         self.states["queue"] = views.ServiceSnapshot(
             id="queue",
             state="failed",
@@ -315,6 +329,7 @@ class World:
             restarts=5,
             reason="exited with code 1, five times in a minute",
             last_run=last["queue"],
+            past=past["queue"],
         )
         for row in runs:
             if row.ended_us is None:
@@ -424,14 +439,19 @@ def _missed(until_us: int) -> list[MissRow]:
     ]
 
 
-def _state(service: Service, last: RunRow | None) -> views.ServiceSnapshot:
+def _state(service: Service, last: RunRow | None, past: Past) -> views.ServiceSnapshot:
     if last is None:
         return views.ServiceSnapshot(id=service.id, state="stopped")
     is_running = last.ended_us is None
     state = "running" if is_running else "done" if last.result == "success" else "failed"
     since_us = last.started_us if is_running else last.ended_us
     return views.ServiceSnapshot(
-        id=service.id, state=state, since_us=since_us, pid=last.pid if is_running else None, last_run=last
+        id=service.id,
+        state=state,
+        since_us=since_us,
+        pid=last.pid if is_running else None,
+        last_run=last,
+        past=past,
     )
 
 

@@ -5,7 +5,7 @@ While the timers are off in the configuration the timers in the store are not ev
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,7 +18,7 @@ from duly.daemon import views
 from duly.daemon.operations import Definitions, operation_called, params_for
 from duly.daemon.protocol import sayable
 from duly.instant import EARLIEST_US, Instant, instant_of
-from duly.store.history import MissRow, RemoteRun, RunRow, WantedRuns
+from duly.store.history import MissRow, RemoteRun, RunRow, Span, WantedRuns
 from duly.store.past import Past, known_services, known_slots
 from duly.store.reading import Reader, empty_reader, read
 
@@ -144,6 +144,10 @@ class StoredDaemon:
     async def past_runs(self, _wanted: WantedRuns) -> list[RemoteRun]:
         """None: only a running daemon knows the runs of other machines."""
         return []
+
+    async def past_buckets(self, _timers: Sequence[str], _span: Span) -> None:
+        """None, as of runs."""
+        return
 
     def output(self, _run_id: int) -> None:
         """None: nothing is under way."""

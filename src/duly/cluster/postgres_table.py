@@ -357,6 +357,7 @@ _SCRIPTS: Mapping[type, tuple[str, Callable[[list[Rows]], Any]]] = {
     table.RemoveOne: ("remove_one", _is_found),
     table.ReadNodes: ("nodes", _nodes),
     table.ReadTasks: ("tasks", lambda answers: [table.TaskView(*row) for row in answers[-1]]),
+    table.ReadBuckets: ("buckets", lambda answers: [table.PastBucket(*row) for row in answers[-1]]),
     table.ReadOldestXmin: ("oldest_xmin", _number),
     table.Prune: ("prune", _number),
     table.PruneEach: ("prune_each", lambda answers: answers[-1][0][0] if answers[-1] else None),

@@ -547,6 +547,34 @@ class ReadRuns(TableRequest[Sequence[PastRun]], frozen=True, kw_only=True):
     with_output: bool = False
 
 
+class PastBucket(NamedTuple):
+    """The runs of a task that were claimed in one part of a span, and ended in one way."""
+
+    name: str
+    part: int
+    result: str
+    number: int
+    run_id: str
+    """Of the newest of them."""
+    first_us: Instant
+    last_us: Instant
+    """When the last of them ended."""
+    node: str
+    """Which ran the newest of them."""
+
+
+class ReadBuckets(TableRequest[Sequence[PastBucket]], frozen=True, kw_only=True):
+    """How many runs of these tasks were claimed in each part of a span, by how they ended; in that order.
+
+    Read by the index of names: what is read depends on how many runs those tasks have in the span.
+    """
+
+    names: Sequence[str]
+    from_us: Instant
+    to_us: Instant
+    width_us: int
+
+
 class ReadOldestXmin(TableRequest[int], frozen=True, kw_only=True):
     """How many transactions old the oldest snapshot is that anybody holds, as far as this role may see.
 

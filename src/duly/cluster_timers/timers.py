@@ -35,14 +35,14 @@ from duly.cluster_timers.backend import RowRules, TimerBackend
 from duly.cluster_timers.lists import is_first, outcome_of, refusal_text, start_up_asks
 from duly.cluster_timers.local_runs import LocalRuns
 from duly.cluster_timers.rows import ENDED, TimerCodec, TimerList
-from duly.cluster_timers.views import ShownTimers, past_runs
+from duly.cluster_timers.views import ShownTimers, past_buckets, past_runs
 from duly.config.schema import Timer
 from duly.engine.poller import Poller
 from duly.engine.runs import current_run
 from duly.errors import ListRefusedError, StoreError
 from duly.events import Announcer, described
 from duly.instant import SECOND_US, Instant, instant_of
-from duly.store.history import RemoteRun, RunRow, WantedRuns
+from duly.store.history import RemoteRun, RunBucket, RunRow, Span, WantedRuns
 from duly.supervisor.results import RunResult
 from duly.timers.dues import next_run_us
 from duly.timers.reconciliation import ReconciliationContext, TimerReconciliation, emit_outcome
@@ -326,6 +326,10 @@ class ClusterTimers:
     async def past_runs(self, wanted: WantedRuns) -> list[RemoteRun]:
         """Runs of all machines that have ended, newest first. Raises StoreError."""
         return await past_runs(self._answering(), self.node.name, wanted, self._ahead_us())
+
+    async def past_buckets(self, timers: Sequence[str], span: Span) -> list[RunBucket]:
+        """Runs of all machines in the parts of *span*. Raises StoreError."""
+        return await past_buckets(self._answering(), timers, span, self._ahead_us())
 
     def _answering(self) -> Link:
         """The connection to a database that answers heartbeats. Raises StoreError.

@@ -3,15 +3,16 @@
 Rows are as they were when the database was last asked.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
 
 from duly.cluster.store import Link, stored_rows
-from duly.cluster.table import PastRun, ReadRuns, TaskView
+from duly.cluster.table import PastRun, ReadBuckets, ReadRuns, TaskView
 from duly.cluster_timers.rows import TimerCodec
 from duly.instant import Instant
-from duly.store.history import RemoteRun, Result, WantedRuns
+from duly.store.history import RemoteRun, Result, RunBucket, Span, WantedRuns
 from duly.timers.record import TimerRecordError
 from duly.timers.timer import TimerState
 
@@ -75,6 +76,29 @@ async def past_runs(link: Link, name: str, wanted: WantedRuns, ahead_us: int) ->
     if wanted.before_us is None:
         return runs
     return [run for run in runs if run.started_us < wanted.before_us]  # it starts a moment after its claim
+
+
+async def past_buckets(link: Link, timers: Sequence[str], span: Span, ahead_us: int) -> list[RunBucket]:
+    """The runs of these timers in the parts of *span*, of all nodes. Times as in `past_runs`."""
+    request = ReadBuckets(
+        names=timers,
+        from_us=span.from_us + ahead_us,
+        to_us=span.to_us + ahead_us,
+        width_us=span.width_us,
+    )
+    return [
+        RunBucket(
+            found.name,
+            found.part,
+            found.result,
+            found.number,
+            int(found.run_id or 0),
+            found.first_us - ahead_us,
+            found.last_us - ahead_us,
+            found.node,
+        )
+        for found in await link.do(request)
+    ]
 
 
 def _remote_run(past: PastRun, name: str, ahead_us: int) -> RemoteRun:

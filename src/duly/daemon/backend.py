@@ -11,7 +11,7 @@ from duly.config.schema import Config
 from duly.daemon import json_types, views
 from duly.events import Event
 from duly.processes.output import Tail
-from duly.store.history import History, RemoteRun, WantedRuns
+from duly.store.history import History, RemoteRun, RunBucket, Span, WantedRuns
 
 
 class Reloaded(json_types.JsonStruct):
@@ -49,6 +49,13 @@ class ReadBackend(Protocol):
 
     async def past_runs(self, wanted: WantedRuns, /) -> Sequence[RemoteRun]:
         """Runs of shared timers that have ended, on whatever machine, newest first."""
+        ...
+
+    async def past_buckets(self, timers: Sequence[str], span: Span, /) -> Sequence[RunBucket] | None:
+        """The runs of shared timers that have ended, in the parts of *span*, each called as its timer.
+
+        On whatever machine, this one too. None if the timers are not shared.
+        """
         ...
 
     def output(self, run_id: int, /) -> Tail | None: ...

@@ -45,7 +45,7 @@ from duly.events import Announcer, Listener, described
 from duly.instant import Instant, back_off, instant_of
 from duly.processes.output import Tail
 from duly.processes.process import Processes
-from duly.store.history import History, RemoteRun, Result, RunRow, WantedRuns
+from duly.store.history import History, RemoteRun, Result, RunBucket, RunRow, Span, WantedRuns
 from duly.store.sqlite import OnWrite, SQLiteStore
 from duly.supervisor.services import ServiceView
 from duly.supervisor.supervisor import Supervisor
@@ -417,6 +417,9 @@ class Daemon:
 
     async def past_runs(self, wanted: WantedRuns) -> list[RemoteRun]:
         return await self._timer_switch.past_runs(wanted)
+
+    async def past_buckets(self, timers: Sequence[str], span: Span) -> list[RunBucket] | None:
+        return await self._timer_switch.past_buckets(timers, span)
 
     def output(self, run_id: int) -> Tail | None:
         return self._supervisor.output_of(run_id)

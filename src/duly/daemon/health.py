@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from duly.config.calendars import gaps_of
-from duly.config.schema import Config, Service, Timer
+from duly.config.schema import Config, Invalid, Service, Timer
 from duly.daemon.json_types import EntryStateJson, HealthJson, StatusJson, json_of
 from duly.daemon.protocol import ABSENT
 from duly.daemon.views import (
@@ -34,6 +34,8 @@ FAILING = "failing"
 NEVER_SUCCEEDED = "never succeeded"
 CRASH_LOOP = "crash loop"
 MISSING_RUNS = "missing runs"
+MISSED = "missed"
+"""No alarm: a warning, which `entry_states` leaves out."""
 
 _HUNG_FACTOR = 3
 _LEAST_PATIENCE_US = 60 * SECOND_US
@@ -292,10 +294,8 @@ def health(
     reasons += [state.message for state in states if state.is_alarm]
     reasons += [snapshot.fault for snapshot in (timers or {}).values() if snapshot.fault is not None]
     # Last: what fails now comes before a line that somebody mistyped long ago.
-    reasons += [
-        f"{bad.kind} {bad.id or f'number {bad.index + 1}'} is invalid: {bad.reason}" for bad in config.invalid
-    ]
-    warnings = _missed(daemon_status, config, timers or {})
+    reasons += map(invalid_text, config.invalid)
+    warnings = [missed.message for missed in ill_missed(daemon_status, config, timers or {})]
     if timers is None and (said := timers_off_text(config)):
         warnings = [said, *warnings]
     return HealthJson(
@@ -315,16 +315,22 @@ def health(
     )
 
 
-def _missed(daemon_status: DaemonStatus, config: Config, timers: Mapping[str, TimerSnapshot]) -> list[str]:
-    warnings = []
+def invalid_text(bad: Invalid) -> str:
+    return f"{bad.kind} {bad.id or f'number {bad.index + 1}'} is invalid: {bad.reason}"
+
+
+def ill_missed(
+    daemon_status: DaemonStatus, config: Config, timers: Mapping[str, TimerSnapshot]
+) -> Iterator[EntryState]:
+    """The timers whose latest miss is worth a warning, though nothing is broken."""
     for timer in config.timers:
         snapshot = timers.get(timer.id)
         if snapshot is None or snapshot.last_missed_us is None or not is_ill_missed(timer, snapshot):
             continue
         why = MISSES[snapshot.last_miss_reason or ""]
         at = datetime_at(snapshot.last_missed_us, daemon_status.zone)
-        warnings.append(f"timer {timer.id} missed {at:%Y-%m-%d %H:%M}, because {why}, and has not run since")
-    return warnings
+        message = f"timer {timer.id} missed {at:%Y-%m-%d %H:%M}, because {why}, and has not run since"
+        yield EntryState(MISSED, "timer", timer.id, snapshot.last_missed_us, message)
 
 
 def status_json(

@@ -6,7 +6,7 @@ repeats nor omits a run.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -15,13 +15,14 @@ import msgspec
 
 from duly.daemon.backend import ReadBackend
 from duly.daemon.protocol import UNREACHABLE, OperationError
-from duly.instant import SECOND_US, Instant
-from duly.store.history import RemoteRun, RunRow, WantedRuns
+from duly.instant import EARLIEST_US, LATEST_US, SECOND_US, Instant
+from duly.store.history import RemoteRun, RunBucket, RunRow, RunSearch, Span, WantedRuns
 
 _SAME_US = 5 * SECOND_US
 """So far apart a run's start may be in the history of this machine and in the database."""
 _COPIES = 20
 """So many more runs than wanted are read from the database: some may be copies of our own."""
+_SEARCHED = 1_000
 _PATIENCE_S = 2
 """So long somebody who looks waits for the database."""
 
@@ -73,19 +74,78 @@ async def runs_of(
     return found._replace(rows=[_named(row, targets) for row in found.rows], fault=fault)
 
 
-async def runs_between(
-    backend: ReadBackend, from_us: Instant, to_us: Instant, limit: int
-) -> tuple[RunList, bool]:
-    """Runs that started then, here also older ones under way; and whether none of others is left out.
+async def search(backend: ReadBackend, wanted: RunSearch, machine: str | None = None) -> RunList:
+    """The runs that fit *wanted*, without their output: of all machines, or of one ("" is this one).
 
-    Raises StoreError.
+    Of other machines the newest are looked through, so many at most; a fault says if there are more. Raises
+    StoreError.
     """
-    local = await backend.history.runs_between(from_us, to_us, limit=limit)
-    shared, fault = await _shared(backend, WantedRuns(since_us=from_us, limit=limit))
-    known, targets = {row.id: row for row in local}, _targets(backend)
-    others = [_named(run, targets) for run in shared if not _is_known(run, known)]
-    rows = sorted((*local, *others), key=lambda row: row.started_us, reverse=True)
-    return RunList(rows, fault=fault), len(shared) < limit
+    reach = wanted._replace(skip=0, limit=wanted.skip + wanted.limit)
+    local = await backend.history.search(reach) if not machine else []
+    others: list[RunRow] = []
+    fault = None
+    if machine != "" and not wanted.is_running:
+        others, fault = await _others(backend, wanted)
+        others = [row for row in others if machine is None or _machine_of(row) == machine]
+    rows = sorted((*local, *others), key=wanted.order, reverse=wanted.is_down)
+    return RunList(rows[wanted.skip :][: wanted.limit], fault=fault)
+
+
+async def _others(backend: ReadBackend, wanted: RunSearch) -> tuple[list[RunRow], str | None]:
+    """The runs of other machines that fit."""
+    targets = _targets(backend)
+    timers = None if wanted.timer is None else [wanted.timer]
+    if wanted.service is not None:
+        timers = [name for name, target in targets.items() if target == wanted.service]
+        timers = [name for name in timers if wanted.timer in {None, name}]
+    asked = WantedRuns(
+        timers=timers,
+        before_us=wanted.until_us if wanted.until_us < LATEST_US else None,
+        since_us=wanted.since_us if wanted.since_us > EARLIEST_US else None,
+        limit=_SEARCHED,
+        with_output=bool(wanted.text),
+    )
+    shared, fault = await _shared(backend, asked)
+    if len(shared) == _SEARCHED:
+        fault = f"of other machines only the newest {_SEARCHED:,} runs were looked through"
+    # By its number here: the same run may have another name in the database.
+    numbers = [run.id for run in shared if not run.is_here]
+    known = {row.id: row for row in await backend.history.called(numbers)} if numbers else {}
+    named = [_named(run, targets) for run in shared if not _is_known(run, known)]
+    return [msgspec.structs.replace(row, output="") for row in named if wanted.has(row)], fault
+
+
+async def buckets_of(
+    backend: ReadBackend, services: Sequence[str], span: Span
+) -> tuple[list[RunBucket], str | None]:
+    """How many runs of these services began in each part of a span, on all machines. Raises StoreError."""
+    targets, wanted = _targets(backend), set(services)
+    timers = [name for name, target in targets.items() if target in wanted]
+    try:
+        async with _patience():
+            shared = await backend.past_buckets(timers, span)
+    except OperationError as error:
+        local = await backend.history.buckets(services, span)
+        return local, f"runs of other machines are not shown: {error.message}"
+    if shared is None:
+        return await backend.history.buckets(services, span), None
+    # The database has the runs of this machine too, also those from before its last start.
+    local = await backend.history.buckets(services, span, timers)
+    return [*local, *(bucket._replace(service=targets[bucket.service]) for bucket in shared)], None
+
+
+async def results_of(backend: ReadBackend, since_us: Instant) -> dict[str | None, int]:
+    """How many runs that started since then ended how, on all machines. Raises StoreError."""
+    timers, span = list(_targets(backend)), Span(since_us, LATEST_US, LATEST_US)
+    try:
+        async with _patience():
+            shared = await backend.past_buckets(timers, span)
+    except OperationError:
+        shared = None  # the list of runs says so
+    counted = Counter(await backend.history.counts(since_us, () if shared is None else timers))
+    for bucket in shared or ():
+        counted[bucket.result] += bucket.number
+    return counted
 
 
 async def run_called(backend: ReadBackend, number: int, machine: str | None) -> RunRow | None:
@@ -167,6 +227,10 @@ def _named(row: RunRow, targets: Mapping[str, str]) -> RunRow:
     if not isinstance(row, RemoteRun):
         return row
     return msgspec.structs.replace(row, service=targets.get(row.timer or "", row.service))
+
+
+def _machine_of(row: RunRow) -> str | None:
+    return row.machine if isinstance(row, RemoteRun) else None
 
 
 def _is_known(run: RemoteRun, known: Mapping[int, RunRow]) -> bool:

@@ -23,7 +23,7 @@ from duly.errors import SchedulerError
 from duly.events import Announcer
 from duly.instant import NEVER_US, Instant, instant_of
 from duly.processes.watchdog import Watchdog
-from duly.store.history import History, MissRow, RemoteRun, RunRow, WantedRuns
+from duly.store.history import History, MissRow, RemoteRun, RunBucket, RunRow, Span, WantedRuns
 from duly.store.past import after_slot, known_slots
 from duly.store.sqlite import SQLiteStore, SQLiteTimerRepository
 from duly.supervisor.supervisor import Supervisor, WatchedServices
@@ -255,6 +255,13 @@ class TimerSwitch:
         if self._timers is None:
             raise OperationError(DISABLED, "timers are not at work on this machine")
         return await as_operation(self._timers.past_runs(wanted))
+
+    async def past_buckets(self, timers: Sequence[str], span: Span) -> list[RunBucket] | None:
+        if self._sharing is None:
+            return None
+        if self._timers is None:
+            raise OperationError(DISABLED, "timers are not at work on this machine")
+        return await as_operation(self._timers.past_buckets(timers, span))
 
     def faults(self) -> list[str]:
         faults = {watchdog.fault for watchdog in self._watchdogs.values()} - {""}

@@ -56,6 +56,10 @@ _Result = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(Result)})$")]
 """A `Result`. Anything else in a row is damage."""
 
 
+_Time = Annotated[int, msgspec.Meta(ge=EARLIEST_US, le=LATEST_US)]
+"""An instant that a clock can show. Anything else in a row is damage."""
+
+
 class RunRow(msgspec.Struct, array_like=True, frozen=True, gc=False, kw_only=True):
     """One run of a service, from before its process is made; or of a task, once it has ended.
 
@@ -67,10 +71,10 @@ class RunRow(msgspec.Struct, array_like=True, frozen=True, gc=False, kw_only=Tru
     """The service, or the task."""
     timer: str | None = None
     reason: str
-    scheduled_us: Instant | None = None
+    scheduled_us: _Time | None = None
     """The instant that it answers, if a timer fired it for one."""
-    started_us: Instant
-    ended_us: Instant | None = None
+    started_us: _Time
+    ended_us: _Time | None = None
     lasted_us: int | None = None
     """As measured; None while it runs, and if the daemon that measured it died."""
     result: _Result | None = None
@@ -152,6 +156,113 @@ class WantedTaskRuns(NamedTuple):
             and self.result in {None, row.result}
             and self.since_us <= row.started_us < self.until_us
         )
+
+
+class RunSearch(NamedTuple):
+    """Which runs a list shows: those for which all holds that is given."""
+
+    service: str | None = None
+    timer: str | None = None
+    name: str = ""
+    """A part of the name of the service, in any case."""
+    results: Sequence[str] | None = None
+    is_running: bool = False
+    """Only those that have not ended."""
+    reason: str | None = None
+    text: str = ""
+    """In the output, or in what is said of its end; in any case."""
+    since_us: Instant = EARLIEST_US
+    until_us: Instant = LATEST_US
+    """Only runs that started before then."""
+    sort: str = "started"
+    is_down: bool = True
+    skip: int = 0
+    limit: int = 100
+
+    def has(self, row: RunRow) -> bool:
+        """Whether *row* is among them; its output has to be there if there is a text."""
+        text = self.text.casefold()
+        return (
+            self.service in {None, row.service}
+            and self.timer in {None, row.timer}
+            and self.name.casefold() in row.service.casefold()
+            and (self.results is None or row.result in self.results)
+            and not (self.is_running and row.ended_us is not None)
+            and self.reason in {None, row.reason}
+            and (text in row.output.casefold() or text in row.message.casefold())
+            and self.since_us <= row.started_us < self.until_us
+        )
+
+    def order(self, row: RunRow) -> Any:
+        """What to sort *row* by; the newest of those that are equal come first."""
+        return _ORDERS[self.sort][1](row), row.started_us, row.id
+
+
+_ORDERS: Mapping[str, tuple[str, Callable[[RunRow], Any]]] = {
+    "started": ("started_us", lambda row: row.started_us),
+    "name": ("service", lambda row: row.service),
+    "result": ("coalesce(result, '')", lambda row: row.result or ""),
+    "took": (
+        "coalesce(lasted_us, max(ended_us - started_us, 0), -1)",
+        lambda row: -1 if (lasted_us := length_us(row)) is None else lasted_us,
+    ),
+    "late": (
+        "coalesce(started_us - scheduled_us, -1)",
+        lambda row: -1 if row.scheduled_us is None else row.started_us - row.scheduled_us,
+    ),
+}
+SORTS = tuple(_ORDERS)
+"""What a list of runs can be sorted by."""
+FAILURES = (Result.FAILURE, Result.EXIT, Result.SIGNAL, Result.TIMEOUT, Result.SPAWN_ERROR)
+"""The results that blame the job. Whoever interrupts or cancels a run says nothing of it."""
+
+
+class Span(NamedTuple):
+    """A span of time, of which each part is *width_us* long."""
+
+    from_us: Instant
+    to_us: Instant
+    width_us: int
+
+
+class RunBucket(NamedTuple):
+    """The runs of a service that began in one part of a span, and ended in one way."""
+
+    service: str
+    part: int
+    """-1: before the span, and it reaches into it."""
+    result: str | None
+    """None if they have not ended, or nobody knows how."""
+    number: int
+    run: int
+    """The newest of them."""
+    first_us: Instant
+    """When the first of them started."""
+    last_us: Instant | None
+    """When the last of them ended; None if it runs."""
+    machine: str | None = None
+    """Where the newest of them ran, if not here."""
+
+
+class MissBucket(NamedTuple):
+    """The slots of a timer that were missed in one part of a span."""
+
+    timer: str
+    part: int
+    number: int
+    first_us: Instant
+    reason: str
+    """Of one of them."""
+
+
+class MissGroup(NamedTuple):
+    """The slots that a timer missed for one reason."""
+
+    timer: str
+    reason: str
+    number: int
+    first_us: Instant
+    last_us: Instant
 
 
 class RemoteRun(RunRow, frozen=True, gc=False, kw_only=True):
@@ -237,16 +348,15 @@ class HistoryReader:
         rows = self._rows(sql("run_next"), {"service": service, "after": after})
         return next((int(run_id) for (run_id,) in rows), None)
 
-    def runs_between(self, from_us: Instant, to_us: Instant, limit: int) -> list[RunRow]:
-        """Runs that started then, or before and have not ended; newest first, without their output."""
-        return self._runs("run_between", {"from": from_us, "to": to_us, "limit": limit})
-
-    def counts(self, since_us: Instant, besides: Sequence[int] = ()) -> dict[str | None, int]:
+    def counts(
+        self, since_us: Instant, besides: Sequence[int] = (), timers: Sequence[str] = ()
+    ) -> dict[str | None, int]:
         """How many runs that started since then ended how; None for those that have not.
 
-        Without the runs *besides*.
+        Without the runs *besides*, and those of *timers* that have ended.
         """
-        return dict(self._rows(sql("run_counts"), {"since": since_us, "besides": _json(besides)}))
+        values = {"since": since_us, "besides": _json(besides), "but": _json(timers)}
+        return dict(self._rows(sql("run_counts" if not timers else "run_counts_but"), values))
 
     def run(self, run_id: int) -> RunRow | None:
         return next(iter(self._runs("run_one", (run_id,))), None)
@@ -255,6 +365,40 @@ class HistoryReader:
         """Misses, newest first."""
         name = "miss_list" if timer is None else "miss_list_of_timer"
         return msgspec.convert(self._rows(sql(name), {"timer": timer, "limit": limit}), list[MissRow])
+
+    def search(self, wanted: RunSearch) -> list[RunRow]:
+        """Runs without their output."""
+        column, way = _ORDERS[wanted.sort][0], "DESC" if wanted.is_down else "ASC"
+        given = wanted._asdict() | {
+            "results": None if wanted.results is None else _json(wanted.results),
+            "name": wanted.name.lower(),
+            "text": wanted.text.lower(),
+        }
+        query = run_sql("run_search", lacking=self._lacking)
+        holds = [condition for name, condition in _CONDITIONS.items() if given[name]]
+        query = query.format(
+            conditions=" AND ".join((*holds, "started_us >= :since_us AND started_us < :until_us")),
+            order=f"{column} {way}, started_us {way}, id {way}",
+        )
+        return msgspec.convert(self._rows(query, given), list[RunRow])
+
+    def buckets(self, services: Sequence[str], span: Span, timers: Sequence[str] = ()) -> list[RunBucket]:
+        """The runs of these services in the parts of *span*; of *timers* only those that have not ended."""
+        values = {"services": _json(services), "from": span.from_us, "to": span.to_us, "width": span.width_us}
+        values["but"] = _json(timers)
+        return [RunBucket(*row) for row in self._rows(sql("run_buckets"), values)]
+
+    def called(self, numbers: Sequence[int]) -> list[RunRow]:
+        return self._runs("run_called", {"numbers": _json(numbers)})
+
+    def miss_buckets(self, timers: Sequence[str], span: Span) -> list[MissBucket]:
+        values = {"timers": _json(timers), "from": span.from_us, "to": span.to_us, "width": span.width_us}
+        return [MissBucket(*row) for row in self._rows(sql("miss_buckets"), values)]
+
+    def miss_groups(self, since_us: Instant, limit: int) -> list[MissGroup]:
+        """Those that missed last come first."""
+        rows = self._rows(sql("miss_groups"), {"since": since_us, "limit": limit})
+        return [MissGroup(*row) for row in rows]
 
     def open_runs(self) -> list[RunRow]:
         """The runs whose end is not known, oldest first."""
@@ -286,6 +430,18 @@ class HistoryReader:
 
     def _rows(self, query: str, values: Any = None) -> list[Any]:
         return self._connection.execute(query, values).fetchall()
+
+
+_CONDITIONS: Mapping[str, str] = {
+    "service": "service = :service",
+    "timer": "timer = :timer",
+    "name": "instr(lower(service), :name)",
+    "results": "result IN (SELECT value FROM json_each(:results))",
+    "is_running": "ended_us IS NULL",
+    "reason": "reason = :reason",
+    "text": "(instr(lower(message), :text) OR instr(lower(output), :text))",
+}
+"""By the fields of a `RunSearch` that may be empty: what then need not hold."""
 
 
 def list_query(
@@ -484,23 +640,47 @@ class History:
         written = await self.ask(lambda reader: reader.next_id(service, after))
         return min(waiting if written is None else [*waiting, written], default=None)
 
-    async def runs_between(self, from_us: Instant, to_us: Instant, limit: int) -> list[RunRow]:
-        def is_wanted(row: RunRow) -> bool:
-            return row.started_us < to_us and (row.started_us >= from_us or row.ended_us is None)
-
+    async def counts(self, since_us: Instant, timers: Sequence[str] = ()) -> dict[str | None, int]:
+        """As `HistoryReader.counts`: of *timers* only the runs that have not ended."""
         waiting = self._waiting()
-        written = await self.ask(lambda reader: reader.runs_between(from_us, to_us, limit))
-        rows = self._with_waiting(written, waiting, is_wanted, order=lambda row: (-row.started_us, -row.id))
-        return [_bare(row) for row in rows[:limit]]
-
-    async def counts(self, since_us: Instant) -> dict[str | None, int]:
-        waiting = self._waiting()
-        written = await self.ask(lambda reader: reader.counts(since_us, list(waiting)))
-        counted = (row.result for row in waiting.values() if row.started_us >= since_us)
+        written = await self.ask(lambda reader: reader.counts(since_us, list(waiting), timers))
+        counted = (
+            row.result
+            for row in waiting.values()
+            if row.started_us >= since_us and (row.ended_us is None or row.timer not in timers)
+        )
         return dict(Counter(written) + Counter(counted))
+
+    async def search(self, wanted: RunSearch) -> list[RunRow]:
+        waiting = self._waiting()
+        reach = wanted._replace(skip=0, limit=wanted.skip + wanted.limit) if waiting else wanted
+        written = await self.ask(lambda reader: reader.search(reach))
+        if not waiting:
+            return written
+        # Of those that were written the store has said so already, and they came without their output.
+        known = {id(row) for row in written}
+        rows = self._with_waiting(
+            written, waiting, lambda row: id(row) in known or wanted.has(row), order=wanted.order
+        )
+        rows = rows[::-1] if wanted.is_down else rows
+        return [_bare(row) for row in rows[wanted.skip : wanted.skip + wanted.limit]]
 
     async def run(self, run_id: int) -> RunRow | None:
         return self._waiting().get(run_id) or await self.ask(lambda reader: reader.run(run_id))
+
+    async def buckets(
+        self, services: Sequence[str], span: Span, timers: Sequence[str] = ()
+    ) -> list[RunBucket]:
+        """As `HistoryReader.buckets`. What is on disk: a picture may be a moment behind."""
+        return await self.ask(lambda reader: reader.buckets(services, span, timers))
+
+    async def called(self, numbers: Sequence[int]) -> list[RunRow]:
+        """The runs of these numbers, without their output."""
+        return await self.ask(lambda reader: reader.called(numbers))
+
+    async def miss_groups(self, since_us: Instant, limit: int = 500) -> list[MissGroup]:
+        """What is on disk, those that missed last first."""
+        return await self.ask(lambda reader: reader.miss_groups(since_us, limit))
 
     async def misses(self, *, timer: str | None = None, limit: int = 50) -> list[MissRow]:
         waiting = [row for row in reversed(self._misses) if timer in {None, row.timer}]

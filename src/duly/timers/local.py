@@ -23,7 +23,7 @@ from duly.engine.runs import current_run
 from duly.errors import StoreError
 from duly.events import Announcer
 from duly.instant import Instant
-from duly.store.history import RemoteRun, RunRow, WantedRuns
+from duly.store.history import RemoteRun, RunRow, Span, WantedRuns
 from duly.supervisor.results import RunResult
 from duly.timers.calendar import CalendarCache
 from duly.timers.dues import next_run_us
@@ -206,6 +206,10 @@ class LocalTimers:
     async def past_runs(self, _wanted: WantedRuns) -> list[RemoteRun]:
         """Runs of other machines: none."""
         return []
+
+    async def past_buckets(self, _timers: Sequence[str], _span: Span) -> None:
+        """There is no database."""
+        return
 
     async def refresh(self) -> None:
         """Nothing to do: all is in memory."""

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeGuard
 from urllib.parse import quote, urlencode
 
 from duly.formatting import apart, two_units
-from duly.instant import NEVER_US, SECOND_US, Instant, datetime_at
+from duly.instant import NEVER_US, SECOND_US, Instant, datetime_at, zone_key
 from duly.store.history import RemoteRun, RunRow
 
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
@@ -19,6 +19,9 @@ _UNFINISHED = re.compile(r"(?:\x1b(?:\[[0-9;:]*)?|\ufffd|\r)\Z")
 _TRICKS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]"
 )
+
+
+_NOT_FOR_TERMINALS = re.compile(f"({_COLOURS.pattern}|\\r)|{_TRICKS.pattern}")
 
 
 class Mark(NamedTuple):
@@ -54,6 +57,11 @@ STATES: Mapping[str, Mark] = {
     "done": Mark("calm", "ok", "done"),
     "skipped": Mark("warn", "cut", "skipped"),
     "invalid": Mark("bad", "bad", "invalid"),
+    "hung": Mark("bad", "timeout", "hung"),
+    "failing": Mark("bad", "bad", "failing"),
+    "never succeeded": Mark("bad", "bad", "never succeeded"),
+    "crash loop": Mark("bad", "signal", "crash loop"),
+    "missing runs": Mark("bad", "miss", "missing runs"),
     "unknown": Mark("calm", "none", "unknown"),
     "disabled": Mark("calm", "off", "disabled"),
 }
@@ -83,6 +91,18 @@ SLOTS: Mapping[str, Mark] = {
 }
 
 
+_MEANT_MISSES = frozenset({"disabled", "disabled-target"})
+
+
+def is_ill_miss(reason: str) -> bool:
+    """Whether a miss of that reason is worth a colour: nobody meant it."""
+    return reason not in _MEANT_MISSES
+
+
+def miss_mark(reason: str) -> Mark:
+    return Mark("bad" if is_ill_miss(reason) else "calm", "miss", visible(reason))
+
+
 def result_mark(result: str | None, *, is_running: bool = False, exit_code: int | None = None) -> Mark:
     if is_running:
         return RUNNING
@@ -104,6 +124,12 @@ class Moment(NamedTuple):
 
     now_us: Instant
     zone: tzinfo
+    is_chosen: bool = False
+    """Whether somebody chose that zone. If not, the times of a schedule are told in its own."""
+
+    def zone_of(self, schedule: tzinfo) -> tzinfo:
+        """The zone in which to tell the times of a schedule."""
+        return self.zone if self.is_chosen else schedule
 
     def is_time(self, at_us: Instant | None) -> TypeGuard[Instant]:
         return at_us is not None and at_us < NEVER_US
@@ -116,19 +142,24 @@ class Moment(NamedTuple):
         """ISO 8601 with an offset, to the second; empty for none."""
         return datetime_at(at_us, self.zone).isoformat(timespec="seconds") if self.is_time(at_us) else ""
 
-    def clock(self, at_us: Instant | None) -> str:
-        """As people write it, with as much of the date as is needed: "14:03:10", "Tue 3 Nov 14:03"."""
+    def clock(self, at_us: Instant | None, schedule: tzinfo | None = None) -> str:
+        """As people write it, with as much of the date as is needed: "14:03:10", "Tue 3 Nov 14:03".
+
+        A time of a *schedule* in another zone than the page's has the name of its zone: "14:03:10 EST".
+        """
         if not self.is_time(at_us):
             return "–"
-        at, now = datetime_at(at_us, self.zone), datetime_at(self.now_us, self.zone)
+        zone = self.zone if schedule is None else self.zone_of(schedule)
+        at, now = datetime_at(at_us, zone), datetime_at(self.now_us, zone)
+        suffix = f" {at.tzname()}" if zone_key(zone) != zone_key(self.zone) else ""
         if at.date() == now.date():
-            return f"{at:%H:%M:%S}"
+            return f"{at:%H:%M:%S}{suffix}"
         if at.year == now.year:
-            return f"{at:%a} {at.day} {at:%b %H:%M}"
-        return f"{at.day} {at:%b} {at.year:04} {at:%H:%M}"
+            return f"{at:%a} {at.day} {at:%b %H:%M}{suffix}"
+        return f"{at.day} {at:%b} {at.year:04} {at:%H:%M}{suffix}"
 
-    def full(self, at_us: Instant) -> str:
-        at = datetime_at(at_us, self.zone)
+    def full(self, at_us: Instant, schedule: tzinfo | None = None) -> str:
+        at = datetime_at(at_us, self.zone if schedule is None else self.zone_of(schedule))
         return f"{at:%A} {at.day} {at:%B} {at.year:04} {at:%H:%M:%S} ({at.tzname()})"
 
 
@@ -166,6 +197,11 @@ def _spelled_out(found: re.Match[str]) -> str:
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
 
+def terminal_text(output: str) -> str:
+    """An output as a terminal gets it: with its colours and carriage returns, all else unseen spelled out."""
+    return _NOT_FOR_TERMINALS.sub(lambda found: found[1] or _spelled_out(found), output)
+
+
 def printed_output(output: str) -> str:
     """An output as text to read: colours dropped, lines as they end, all else that is unseen spelled out."""
     return visible(_COLOURS.sub("", output).replace("\r\n", "\n"))
@@ -182,8 +218,15 @@ def whole_number(text: str) -> int | None:
 
 
 def run_address(row: RunRow) -> str:
-    where = f"?{urlencode({'machine': row.machine})}" if isinstance(row, RemoteRun) else ""
-    return f"/runs/{row.id}{where}"
+    return run_href(row.id, row.machine if isinstance(row, RemoteRun) else None)
+
+
+def run_href(number: int, machine: str | None) -> str:
+    return with_query(f"/runs/{number}", {} if machine is None else {"machine": machine})
+
+
+def with_query(path: str, fields: Mapping[str, object]) -> str:
+    return f"{path}?{urlencode(fields)}" if fields else path
 
 
 def on_machine(row: RunRow) -> str:

@@ -5,6 +5,7 @@ serve a daemon and a store. A table of thousands is filtered and sorted as cheap
 page that is shown are made.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -14,7 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 from duly.config.schema import Config, Service, Timer
 from duly.core.task import Task, due_after
 from duly.core.timing import in_words
-from duly.daemon import views
+from duly.daemon import health, views
+from duly.daemon.health import EntryState
 from duly.instant import MINUTE_US, NEVER_US, Instant
 from duly.web import formatting
 from duly.web.formatting import Mark, visible
@@ -57,8 +59,9 @@ def action(name: str, id: str) -> Action:  # noqa: A002 (the word for it)
 
 # --- entries ---
 #
-# Each has an id, a kind (what it counts as), a mark (how that is shown), a text that a filter looks through,
-# and when it ran last (last_us) and runs next (next_us), for whichever reason.
+# Each has an id, a kind (what it counts as), a mark (how that is shown), its health (what is wrong with it),
+# actions, a text that a filter looks through, and when it ran last (last_us) and runs next (next_us), for
+# whichever reason.
 
 
 class ServiceEntry(NamedTuple):
@@ -67,13 +70,21 @@ class ServiceEntry(NamedTuple):
     next_us: Instant | None
     fired: views.TimerSnapshot | None = None
     """A shared timer of it that has run later than the service has on this machine."""
+    health: EntryState | None = None
 
     @property
     def id(self) -> str:
         return self.service.id
 
     @property
+    def is_job(self) -> bool:
+        """Whether it is run to its end, and not kept running."""
+        return self.service.type == "oneshot"
+
+    @property
     def kind(self) -> str:
+        if self.health is not None:
+            return self.health.state
         return self.snapshot.state if self.service.enabled else "disabled"
 
     @property
@@ -102,6 +113,8 @@ class ServiceEntry(NamedTuple):
 class TimerEntry(NamedTuple):
     timer: Timer
     snapshot: views.TimerSnapshot
+    health: EntryState | None = None
+    """Its own, or that of the job that it fires."""
 
     @property
     def id(self) -> str:
@@ -114,21 +127,21 @@ class TimerEntry(NamedTuple):
 
     @property
     def kind(self) -> str:
+        if self.snapshot.fault is not None:
+            return health.FAILING
+        if self.health is not None and self.health.is_alarm:
+            return self.health.state
         if self.snapshot.running_run is not None:
             return "running"
-        if self.snapshot.fault is not None:
-            return "failing"
-        if not self.is_enabled:
-            return "disabled"
-        return "failing" if self.snapshot.last_result not in {None, "success"} else "fine"
+        return "fine" if self.is_enabled else health.DISABLED
 
     @property
     def mark(self) -> Mark:
         snapshot, is_running = self.snapshot, self.snapshot.running_run is not None
         if snapshot.fault is not None:
             return Mark("bad", "bad", "unreadable")
-        if not self.is_enabled and not is_running:
-            return formatting.STATES["disabled"]
+        if self.kind not in {"running", "fine"}:
+            return formatting.state_mark(self.kind)
         return formatting.result_mark(
             snapshot.last_result, is_running=is_running, exit_code=snapshot.last_exit
         )
@@ -161,6 +174,11 @@ class TaskEntry(NamedTuple):
 
     task: Task
     kind: str
+    health: EntryState | None = None
+
+    @property
+    def actions(self) -> list[Action]:
+        return []
 
     @property
     def id(self) -> str:
@@ -217,18 +235,24 @@ def _sooner(one_us: Instant | None, other_us: Instant | None) -> Instant | None:
 _UNREAD = views.TimerSnapshot()
 
 
+States = Mapping[tuple[str, str], EntryState]
+"""What is wrong with entries, by kind and id."""
+
+
 def service_entries(
     config: Config,
     snapshots: Iterable[views.ServiceSnapshot],
-    timers: Mapping[str, views.TimerSnapshot] | None,
+    fired_by: Sequence[TimerEntry],
+    states: States,
 ) -> list[ServiceEntry]:
     known = {snapshot.id: snapshot for snapshot in snapshots}
-    fired_by = timer_entries(config, timers or {})
     firsts, shared = _firsts(fired_by), _latest_shared(fired_by)
     entries = []
     for service in config.services:
         snapshot = known.get(service.id) or views.ServiceSnapshot(id=service.id, state="stopped")
-        entry = ServiceEntry(service, snapshot, firsts.get(service.id))
+        entry = ServiceEntry(
+            service, snapshot, firsts.get(service.id), health=states.get(("service", service.id))
+        )
         fired = shared.get(service.id)
         if fired is not None and (fired.last_run_us or 0) > (entry.last_us or 0) + _SAME_US:
             entry = entry._replace(fired=fired)
@@ -255,8 +279,17 @@ def _latest_shared(timers: Iterable[TimerEntry]) -> dict[str, views.TimerSnapsho
     return latest
 
 
-def timer_entries(config: Config, snapshots: Mapping[str, views.TimerSnapshot]) -> list[TimerEntry]:
-    return [TimerEntry(timer, snapshots.get(timer.id, _UNREAD)) for timer in config.timers]
+def timer_entries(
+    config: Config, snapshots: Mapping[str, views.TimerSnapshot], states: States
+) -> list[TimerEntry]:
+    return [
+        TimerEntry(
+            timer,
+            snapshots.get(timer.id, _UNREAD),
+            states.get(("timer", timer.id)) or states.get(("service", timer.target)),
+        )
+        for timer in config.timers
+    ]
 
 
 def entry_called(name: str, entries: Iterable[E]) -> E | None:
@@ -297,12 +330,20 @@ class ShownTable(NamedTuple):
     """How many there are of each kind that can be picked."""
 
 
-_RANKS = {"failed": 0, "failing": 0, "skipped": 1, "overdue": 1, "waiting": 2, "starting": 3, "running": 4}
+_ALARMS = (health.HUNG, health.CRASH_LOOP, health.NEVER_SUCCEEDED, health.FAILING, health.MISSING_RUNS)
+_KINDS = (*_ALARMS, "failed", "overdue", "skipped", "waiting", "starting", "running")
+"""The worst first."""
+_RANKS = {kind: rank for rank, kind in enumerate(_KINDS)}
+
+
+def rank(kind: str) -> int:
+    """How bad it is to be of a *kind*: 0 is the worst."""
+    return _RANKS.get(kind, len(_KINDS))
 
 
 _SORTS: Mapping[str, Callable[[Any], Any]] = {
     "name": lambda entry: entry.id.casefold(),
-    "state": lambda entry: (_RANKS.get(entry.kind, 5), entry.kind),
+    "state": lambda entry: (rank(entry.kind), entry.kind),
     "last": lambda entry: entry.last_us,
     "next": lambda entry: entry.next_us,
 }
@@ -320,7 +361,7 @@ class Listing(NamedTuple):
 
 SERVICES = Listing(
     "services",
-    ("failed", "skipped", "waiting", "starting", "running", "stopped", "done", "disabled"),
+    (*_ALARMS, "failed", "skipped", "waiting", "starting", "running", "stopped", "done", "disabled"),
     {
         **_SORTS,
         "type": lambda entry: (entry.service.type, entry.service.stage),
@@ -329,7 +370,7 @@ SERVICES = Listing(
 )
 TIMERS = Listing(
     "timers",
-    ("failing", "running", "fine", "disabled"),
+    (*_ALARMS, "running", "fine", "disabled"),
     {
         **_SORTS,
         "target": lambda entry: entry.timer.target.casefold(),
@@ -380,6 +421,14 @@ def _sorted_entries(
     keyed = [(key(entry), entry) for entry in entries]
     there = sorted((pair for pair in keyed if pair[0] is not None), key=lambda pair: pair[0], reverse=is_down)
     return [entry for _, entry in there] + [entry for value, entry in keyed if value is None]
+
+
+def usual_lengths(lengths_us: Sequence[int]) -> tuple[int | None, int | None]:
+    """The 50th and the 95th percentile of how long runs took; None of no runs."""
+    ordered = sorted(lengths_us)
+    if not ordered:
+        return None, None
+    return ordered[(len(ordered) - 1) // 2], ordered[math.ceil(0.95 * len(ordered)) - 1]
 
 
 # --- what comes next ---

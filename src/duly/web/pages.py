@@ -1,48 +1,61 @@
 """The pages: which addresses there are, and what each gathers before its template makes a page of it.
 
-A daemon has pages of services, timers and runs, a store has pages of tasks, and both have an overview and
-what the monitor says. A page asks the site for what it shows, as the API does; it never changes anything.
-What changes something is a POST to /act, which performs the operation of that name, and is audited there.
-While the timers are off there are no pages of timers.
+Every page asks the `Source` of the site, and so is the same for a daemon and for a store. A page never
+changes anything. What changes something is a POST to /act, which performs the operation of that name, and is
+audited there. While the timers are off there are no pages of timers.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import Any
-from urllib.parse import urlencode
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from duly.config.schema import database_of
-from duly.daemon import views
+from duly.core.causes import Reason
+from duly.daemon import health, views
 from duly.daemon.protocol import BUSY, DISABLED, NOT_FOUND, OperationError
-from duly.daemon.remote import Place, RunList, refreshed, run_called, runs_of
-from duly.instant import NEVER_US
-from duly.store.history import MissRow, RemoteRun, RunRow
+from duly.formatting import counted
+from duly.instant import MINUTE_US
+from duly.store.history import FAILURES, RunRow, RunSearch, Span
 from duly.web import formatting, models, timeline
 from duly.web.api import perform
+from duly.web.daemon_source import DaemonSource, service_facts
 from duly.web.formatting import Mark, Moment
-from duly.web.overview import DaemonOverview, DayCounts, OverviewPage, history_of, store_overview
-from duly.web.rendering import Gathered, NavigationLink, Renderer, message_page, static_file
-from duly.web.runs import STRIP, lineage_of, output_piece, run_facts, strip_of
+from duly.web.overview import DAY_US, overview_of, plan_of, tone_of
+from duly.web.rendering import Gathered, NavigationLink, Renderer, message_page, static_file, zone_asked
+from duly.web.runs import (
+    PAGE,
+    RESULTS,
+    Lineage,
+    RunsQuery,
+    compared,
+    lineage_of,
+    machine_of,
+    output_piece,
+    plot_of,
+    run_facts,
+    runs_query,
+    year_of,
+)
 from duly.web.security import LOGIN, error_body, json_response, local_path, visitor
 from duly.web.site import READ_ONLY, Site
-from duly.web.task_store import TaskSnapshot, TaskStore
+from duly.web.source import Alarm, Lane, Picture, Source
+from duly.web.task_source import TaskSource
 
-_RUNS_SHOWN = 25
-_RUNS_PAGE = 100
-_MISSES_SHOWN = 500
-_SLOTS_SHOWN = 10
-_ANSWERS_SHOWN = 8
+_RUNS_SHOWN = 15
+_PLOTTED = 300
+_PLANNED = 200
 _OUTPUT_PREVIEW = 20_000
-"""Characters of the last output that the page of a service shows."""
+"""Characters of an output that are in the page; the script asks for the rest."""
+_YEAR_US = 365 * DAY_US
 _LAST_ID = 2**62
 _WORST_FIRST = ("bad", "calm", "good")
 _STATUSES = {NOT_FOUND: 404, DISABLED: 404, READ_ONLY: 403, BUSY: 503}
@@ -54,13 +67,13 @@ _DONE = {
     "disable": "Disabled {id}.",
 }
 
+Gathering = Callable[[Request, Picture], Awaitable[Gathered]]
+
 
 def routes(site: Site) -> list[BaseRoute]:
     pages = Pages(site)
     return [
-        pages.route("/", pages.overview),
-        *(pages.daemon_routes() if site.tasks is None else pages.task_routes(site.tasks)),
-        pages.route("/verification", pages.verification),
+        *pages.routes(),
         Route(LOGIN, pages.log_in, methods=["GET"]),
         Route("/static/{name:path}", _static),
         Route("/favicon.ico", lambda _request: Response(status_code=204)),
@@ -78,54 +91,65 @@ class Pages:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._backend = site.backend
+        self._source: Source = DaemonSource(site.backend) if site.tasks is None else TaskSource(site.tasks)
+        self._nouns = ("services", "timers") if site.tasks is None else ("tasks",)
         self._renderer = Renderer(site, self._links, time.monotonic)
-        self._day_counts = DayCounts()
 
-    def route(self, path: str, gather: Callable[[Request], Awaitable[Gathered]]) -> Route:
+    def routes(self) -> list[BaseRoute]:
+        found: list[BaseRoute] = [
+            self._route("/", self.overview),
+            self._route("/runs", self.runs),
+            self._route("/runs/{id:int}", self.run),
+            Route("/runs/{id:int}/output", self.output),
+            self._route("/plan", self.plan),
+            self._route("/verification", self.verification),
+            Route("/api/v1/timeline", self.timeline, methods=["GET"]),
+        ]
+        for noun in self._nouns:
+            found.append(self._route(f"/{noun}", partial(self.listing, noun)))
+            found.append(self._route(f"/{noun}/{{id:path}}", partial(self.entry, noun)))
+        if self._site.tasks is None:
+            found += [
+                self._route("/misses", self.misses),
+                self._route("/invalid", self.invalid),
+                Route("/act/rerun", self.ask_rerun, methods=["GET"]),
+                Route("/act/rerun", self.rerun, methods=["POST"]),
+                Route("/act/{name}", self.ask, methods=["GET"]),
+                Route("/act/{name}", self.act, methods=["POST"]),
+                Route("/act/{name}/{id:path}", self.ask, methods=["GET"]),
+                Route("/act/{name}/{id:path}", self.act, methods=["POST"]),
+            ]
+        return found
+
+    def _route(self, path: str, gathering: Gathering) -> Route:
         """A page that is shared by all who ask for it at about the same time."""
+
+        async def gather(request: Request) -> Gathered:
+            picture = await self._source.look(zone_asked(request))
+            # Of thousands of entries in a thread: the loop has timers to fire.
+            alarms = await asyncio.to_thread(picture.alarms)
+            request.state.alarms = alarms
+            template, values, status = await gathering(request, picture)
+            bad = sum(alarm.tone == "bad" for alarm in alarms)
+            return template, {"t": picture.moment, "ill": bad, "tone": tone_of(alarms), **values}, status
 
         async def answer(request: Request) -> Response:
             return await self._renderer.page(request, partial(gather, request))
 
         return Route(path, answer)
 
-    def daemon_routes(self) -> list[BaseRoute]:
-        return [
-            self.route("/services", self.services),
-            self.route("/services/{id:path}", self.service),
-            self.route("/timers", self.timers),
-            self.route("/timers/{id:path}", self.timer),
-            self.route("/runs", self.runs),
-            self.route("/runs/{id:int}", self.run),
-            Route("/runs/{id:int}/output", self.output),
-            self.route("/misses", self.misses),
-            self.route("/invalid", self.invalid),
-            Route("/act/{name}", self.ask, methods=["GET"]),
-            Route("/act/{name}", self.act, methods=["POST"]),
-            Route("/act/{name}/{id:path}", self.ask, methods=["GET"]),
-            Route("/act/{name}/{id:path}", self.act, methods=["POST"]),
-        ]
-
-    def task_routes(self, store: TaskStore) -> list[BaseRoute]:
-        return [
-            self.route("/tasks", partial(self.tasks, store)),
-            self.route("/tasks/{id:path}", partial(self.task, store)),
-        ]
-
-    def _links(self, path: str) -> list[NavigationLink]:
+    def _links(self, path: str, ill: int) -> list[NavigationLink]:
         config = self._backend.config
         has_timers = self._backend.daemon_status().is_timer_switch_on
-        if self._site.tasks is not None:
-            rows = [("/", "Overview"), ("/tasks", "Tasks")]
-        else:
-            rows = [("/", "Overview"), ("/services", "Services")]
-            rows += [("/timers", "Timers")] if has_timers else []
-            rows += [("/runs", "Runs")]
+        nouns = [noun for noun in self._nouns if has_timers or noun != "timers"]
+        rows = [("/", "Overview"), *((f"/{noun}", noun.capitalize()) for noun in nouns), ("/runs", "Runs")]
+        if self._site.tasks is None:
             rows += [("/misses", "Misses")] if has_timers else []
             rows += [("/invalid", "Invalid")]
         rows += [("/verification", "Verification")]
         violations = sum(one.count for one in self._site.observed.verification() or ())
         counts = {
+            "/": (ill, "bad", "things are not right"),
             "/invalid": (len(config.invalid), "bad", "entries"),
             "/verification": (violations, "bad", "violations"),
         }
@@ -142,40 +166,47 @@ class Pages:
     def _can_act(self, request: Request) -> bool:
         return self._renderer.may_act(visitor(request))
 
-    def _moment(self) -> Moment:
-        daemon_status = self._backend.daemon_status()
-        return Moment(daemon_status.now_us, daemon_status.zone)
+    # --- what is looked at first ---
 
-    # --- what every site has ---
+    async def overview(self, request: Request, picture: Picture) -> Gathered:
+        alarms: Sequence[Alarm] = request.state.alarms
+        page = await overview_of(self._source, picture, alarms)
+        status = self._backend.daemon_status()
+        closed = views.disabled(is_parent_on=self._backend.config.settings.enabled).message
+        is_off = self._site.tasks is None and not status.is_timer_switch_on
+        values = {
+            "page": page,
+            "tone": page.tone,
+            "stale": picture.stale,
+            "started_us": status.started_us,
+            "status_words": _STATUS_WORDS.get(status.state, "as its store has it"),
+            "switch_message": closed if is_off else "",
+        }
+        return "overview.html", values, 200
 
-    async def overview(self, request: Request) -> Gathered:
-        hours = timeline.hours_of(request.query_params.get("hours", ""))
-        store = self._site.tasks
-        if store is None:
-            page = await self._daemon_overview(hours)
-        else:
-            await store.look()
-            page = await asyncio.to_thread(store_overview, store.snapshot, self._moment(), hours)
-        return "overview.html", page._asdict(), 200
+    async def timeline(self, request: Request) -> Response:
+        """One answer for each span and each part of the list of lanes that somebody looks at."""
+        picture, query = await self._source.look(zone_asked(request)), request.query_params
+        span = timeline.span_of(query, picture.moment.now_us)
+        shown = await asyncio.to_thread(timeline.lanes_of, picture, query)
+        found = await self._source.buckets(shown[1], span)
+        answer = await asyncio.to_thread(timeline.timeline_of, picture, span, shown, found)
+        return json_response(msgspec.json.encode(answer))
 
-    async def _daemon_overview(self, hours: int) -> OverviewPage:
-        backend, moment = self._backend, self._moment()
-        window, day = timeline.window_at(moment, hours), timeline.window_at(moment)
-        found = await history_of(backend, window, day, self._day_counts)
-        # Without an await from here on: all of it is of one moment.
-        daemon_status, snapshots = backend.daemon_status(), backend.timers()
-        faults = (*daemon_status.faults, *found.faults)
-        picture = DaemonOverview(
-            daemon_status=msgspec.structs.replace(daemon_status, faults=faults),
-            config=backend.config,
-            services=list(backend.services()),
-            timers=snapshots,
-            window=window,
-            history=found if snapshots is not None else found._replace(misses=[]),
-        )
-        return await asyncio.to_thread(picture.page)
+    async def plan(self, request: Request, picture: Picture) -> Gathered:
+        """What is due in a span to come, and what will run beside it."""
+        span = timeline.span_of(request.query_params, picture.moment.now_us)
+        from_us = max(span.from_us, picture.moment.now_us)
+        planned = await asyncio.to_thread(plan_of, picture, from_us, span.to_us, _PLANNED + 1)
+        values = {
+            "planned": planned[:_PLANNED],
+            "is_cut": len(planned) > _PLANNED,
+            "from_us": from_us,
+            "to_us": span.to_us,
+        }
+        return "plan.html", values, 200
 
-    async def verification(self, _request: Request) -> Gathered:
+    async def verification(self, _request: Request, _picture: Picture) -> Gathered:
         observed, verdicts = self._site.observed, None
         if (found := observed.verification()) is not None:
             unknown = formatting.RESULTS["unknown"]
@@ -193,170 +224,107 @@ class Pages:
         }
         return await self._renderer.once(request, ("login.html", values, 200))
 
-    # --- lists: services, timers, tasks ---
+    # --- entries: services, timers, tasks ---
 
-    async def _table(
-        self,
-        request: Request,
-        listing: models.Listing,
-        entries: Callable[[], Sequence[models.AnyEntry]],
-        **more: Any,
-    ) -> Gathered:
+    async def listing(self, noun: str, request: Request, picture: Picture) -> Gathered:
+        if "id" in request.query_params:
+            return await self.entry(noun, request, picture)
+        listing = next((one for one in picture.listings() if one.name == noun), None)
+        if listing is None:
+            return self._timers_off()
         asked = models.table_query(request.query_params, listing)
-        # Of thousands of entries in a thread: the loop has timers to fire.
-        table = await asyncio.to_thread(lambda: models.table_of(listing, entries(), asked))
-        values = {"noun": listing.name, "table": table, "kinds": listing.kinds, **more}
-        return f"{listing.name}.html", {**values, "can_act": self._can_act(request)}, 200
+        table = await asyncio.to_thread(lambda: models.table_of(listing, picture.entries(noun), asked))
+        values = {
+            "noun": noun,
+            "table": table,
+            "kinds": listing.kinds,
+            "stale": picture.stale,
+            "has_timers": len(picture.listings()) > 1,
+            "damaged": {} if self._site.tasks is None else self._site.tasks.snapshot.damaged,
+            "can_act": self._can_act(request),
+        }
+        return f"{noun}.html", values, 200
 
-    async def services(self, request: Request) -> Gathered:
-        if "id" in request.query_params:
-            return await self.service(request)
-        stale = await refreshed(self._backend)
-        config, timers = self._backend.config, self._backend.timers()
-        snapshots = list(self._backend.services())
-        return await self._table(
-            request,
-            models.SERVICES,
-            lambda: models.service_entries(config, snapshots, timers),
-            has_timers=timers is not None,
-            stale=stale,
-        )
-
-    async def timers(self, request: Request) -> Gathered:
-        if "id" in request.query_params:
-            return await self.timer(request)
-        stale = await refreshed(self._backend)
-        config, snapshots = self._backend.config, self._backend.timers()
-        if snapshots is None:
+    async def entry(self, noun: str, request: Request, picture: Picture) -> Gathered:
+        name, moment, query = _name_in(request), picture.moment, request.query_params
+        if all(listing.name != noun for listing in picture.listings()):
             return self._timers_off()
-        return await self._table(
-            request, models.TIMERS, lambda: models.timer_entries(config, snapshots), stale=stale
-        )
-
-    async def tasks(self, store: TaskStore, request: Request) -> Gathered:
-        if "id" in request.query_params:
-            return await self.task(store, request)
-        await store.look()
-        snapshot, now_us = store.snapshot, store.now_us
-        return await self._table(
-            request,
-            models.TASKS,
-            lambda: [models.task_entry(task, now_us) for task in snapshot.tasks],
-            damaged=snapshot.damaged,
-        )
-
-    # --- one of them ---
-
-    async def service(self, request: Request) -> Gathered:
-        name = _name_in(request)
-        stale, found = await asyncio.gather(
-            refreshed(self._backend), runs_of(self._backend, service=name, limit=STRIP)
-        )
-        last = await self._last(found)
-        config, timers = self._backend.config, self._backend.timers()
-        entry = models.entry_called(name, models.service_entries(config, self._backend.services(), timers))
+        entries = await asyncio.to_thread(picture.entries, noun)
+        entry = models.entry_called(name, entries)
         if entry is None:
-            return _unknown("service", name)
-        fired_by = [one for one in models.timer_entries(config, timers or {}) if one.timer.target == name]
+            return self._damaged(name) or _unknown(noun.removesuffix("s"), name)
+        wanted = RunSearch(timer=name) if noun == "timers" else RunSearch(service=name)
+        at = _moment_in(query.get("at", ""))
+        details = await self._source.details(picture, entry, at)
+        found = await self._source.runs(wanted._replace(limit=_PLOTTED))
+        year_us = moment.now_us // MINUTE_US * MINUTE_US - _YEAR_US
+        lane = Lane(details.target or name, "", entry.mark, timers=[name])
+        hours = await self._source.buckets([lane], Span(year_us, moment.now_us + MINUTE_US, 60 * MINUTE_US))
+        href = formatting.with_query("/runs", {noun.removesuffix("s").replace("task", "service"): name})
+        last = found.rows[0] if found.rows else None
+        failed = next((row for row in found.rows if row.ended_us is not None), None)
+        failed = failed if failed is not None and failed.result in FAILURES and failed is not last else None
         values = {
+            "noun": noun,
             "entry": entry,
-            "stale": stale,
-            "fired_by": fired_by if timers is not None else [],
-            "can_act": self._can_act(request),
-            **self._history(found, last),
-        }
-        return "service.html", values, 200
-
-    async def timer(self, request: Request) -> Gathered:
-        name = _name_in(request)
-        if not self._backend.daemon_status().is_timer_switch_on:
-            return self._timers_off()
-        stale, found = await asyncio.gather(
-            refreshed(self._backend), runs_of(self._backend, timer=name, limit=STRIP)
-        )
-        misses = await self._backend.history.misses(timer=name, limit=STRIP)
-        last = await self._last(found)
-        snapshots, moment = self._backend.timers(), self._moment()
-        entry = models.entry_called(name, models.timer_entries(self._backend.config, snapshots or {}))
-        if entry is None or snapshots is None:
-            return _unknown("timer", name)
-        values = {
-            "entry": entry,
-            "stale": stale,
-            "can_act": self._can_act(request),
-            **self._slots(entry, found, misses, moment),
-            **self._history(found, last),
-        }
-        return "timer.html", values, 200
-
-    def _slots(
-        self, entry: models.TimerEntry, runs: RunList, misses: Sequence[MissRow], moment: Moment
-    ) -> dict[str, Any]:
-        from duly.web.upcoming import slots_ahead, slots_answered  # noqa: PLC0415 - the timers are on
-
-        ahead = slots_ahead(entry.timer, entry.snapshot, moment, NEVER_US, _SLOTS_SHOWN)
-        if entry.snapshot.next_us is not None:
-            ahead = sorted({*ahead, entry.snapshot.next_us} - {NEVER_US, entry.snapshot.retry_at_us})
-        answers = slots_answered(entry, runs.rows, misses, moment, _ANSWERS_SHOWN)
-        return {"ahead": ahead[:_SLOTS_SHOWN], "answers": answers}
-
-    async def _last(self, found: RunList) -> RunRow | None:
-        """The latest run with its output; without it if the database has gone meanwhile."""
-        if not found.rows:
-            return None
-        row = found.rows[0]
-        with suppress(OperationError):
-            return await self._row(row.id, _machine_of(row))
-        return row
-
-    def _history(self, found: RunList, last: RunRow | None) -> dict[str, Any]:
-        moment = self._moment()
-        return {
+            "details": details,
             "fault": found.fault,
-            "strip_model": strip_of(found.rows, moment),
+            "stale": picture.stale,
+            "asked_at": query.get("at", "")[:40],
+            "has_bad_at": bool(query.get("at")) and at is None,
             "runs": [run_facts(row, moment.now_us) for row in found.rows[:_RUNS_SHOWN]],
-            "last": None if last is None else run_facts(last, moment.now_us),
-            "output": None if last is None else self._output(last, most=_OUTPUT_PREVIEW),
+            "runs_href": href,
+            "plot": await asyncio.to_thread(plot_of, found.rows, moment),
+            "year": await asyncio.to_thread(year_of, hours.runs, year_us, moment, href),
+            "outputs": [
+                (run_facts(row, moment.now_us), self._output(row, most=_OUTPUT_PREVIEW))
+                for each in (last, failed)
+                if each is not None and (row := await self._with_output(each)) is not None
+            ],
+            "can_act": self._can_act(request),
         }
+        return "entry.html", values, 200
+
+    async def _with_output(self, row: RunRow) -> RunRow:
+        """The run with its output; without it if the database has gone meanwhile."""
+        try:
+            return await self._source.run(row.id, machine_of(row)) or row
+        except OperationError:
+            return row
+
+    def _damaged(self, name: str) -> Gathered | None:
+        store = self._site.tasks
+        if store is None or (reason := store.snapshot.damaged.get(name)) is None:
+            return None
+        message = f"The row of {name} cannot be used: {reason}"
+        return message_page("Damaged", message, "/tasks", "All tasks", 200)
 
     def _timers_off(self) -> Gathered:
         message = views.disabled(is_parent_on=self._backend.config.settings.enabled).message
         return message_page("Timers are off", message, "/", "Overview", 404)
 
-    async def task(self, store: TaskStore, request: Request) -> Gathered:
-        name = _name_in(request)
-        await store.look()
-        snapshot, moment = store.snapshot, Moment(store.now_us, store.zone)
-        task = snapshot.task(name)
-        if task is not None:
-            entry = models.task_entry(task, moment.now_us)
-            return await asyncio.to_thread(_task_page, store, snapshot, entry, moment)
-        if (reason := snapshot.damaged.get(name)) is None:
-            return _unknown("task", name)
-        message = f"The row of {name} cannot be used: {reason}"
-        return message_page("Damaged", message, "/tasks", "All tasks", 200)
-
     # --- runs ---
 
-    async def runs(self, request: Request) -> Gathered:
-        given = request.query_params
-        chosen = {key: given[key] for key in ("service", "timer") if key in given}
-        place = Place(*(formatting.whole_number(given.get(key, "")) for key in Place._fields))
-        service, timer = chosen.get("service"), chosen.get("timer")
-        found = await runs_of(self._backend, service=service, timer=timer, place=place, limit=_RUNS_PAGE)
-        now_us = self._backend.daemon_status().now_us
-        numbers = [] if found.older is None else found.older._asdict().items()
-        goes_on = {key: number for key, number in numbers if number is not None}
+    async def runs(self, request: Request, picture: Picture) -> Gathered:
+        asked = runs_query(request.query_params, picture.moment.zone)
+        now_us = picture.moment.now_us
+        machine = {"": None, "here": ""}.get(asked.machine, asked.machine)
+        found = await self._source.runs(asked.search(now_us), machine=machine)
         values = {
-            "of": service or timer,
+            "asked": asked,
             "fault": found.fault,
-            "runs": [run_facts(row, now_us) for row in found.rows],
-            "newer": f"/runs?{urlencode(chosen)}" if place != Place() else None,
-            "older": f"/runs?{urlencode({**chosen, **goes_on})}" if goes_on else None,
+            "runs": [run_facts(row, now_us) for row in found.rows[:PAGE]],
+            "has_more": len(found.rows) > PAGE,
+            "results": RESULTS,
+            "reasons": list(Reason),
+            "noun": self._nouns[0],
+            "has_machines": database_of(self._backend.config) is not None or bool(asked.machine),
+            "is_any_asked": bool(set(asked.fields) - {"sort", "dir", "page"}),
+            "can_rerun": self._site.tasks is None and asked.result == "failed" and self._can_act(request),
         }
         return "runs.html", values, 200
 
-    async def run(self, request: Request) -> Gathered:
+    async def run(self, request: Request, picture: Picture) -> Gathered:
         run_id, machine = request.path_params["id"], request.query_params.get("machine")
         try:
             row = await self._row(run_id, machine)
@@ -366,68 +334,87 @@ class Pages:
             return message_page(heading, error.message, "/runs", "All runs", status)
         if row is None:
             return _unknown("run", str(run_id)[:30])
-        around = await lineage_of(self._backend, row)
-        is_there = any(service.id == row.service for service in self._backend.config.services)
-        daemon_status = self._backend.daemon_status()
+        around = Lineage() if self._site.tasks is not None else await lineage_of(self._backend, row)
+        service = next((one for one in self._backend.config.services if one.id == row.service), None)
+        better = await self._source.runs(
+            RunSearch(service=row.service, results=("success",), until_us=row.started_us, limit=1)
+        )
+        before = next(iter(better.rows), None)
+        difference = None
+        if before is not None and "compare" in request.query_params:
+            before = await self._with_output(before)
+            texts = (self._source.output(before).text, self._source.output(row).text)
+            difference = await asyncio.to_thread(compared, *texts)
+        can_start = service is not None and service.enabled
+        is_live = row.ended_us is None
         values = {
-            "run": run_facts(row, daemon_status.now_us),
-            "output": self._output(row),
-            "has_timers": daemon_status.is_timer_switch_on,
-            "stop": models.action("stop", row.service) if is_there else None,
+            "run": run_facts(row, picture.moment.now_us),
+            "output": self._output(row, most=_OUTPUT_PREVIEW),
+            "noun": self._nouns[0],
+            "has_timers": len(picture.listings()) > 1,
+            "actions": [_run_action(row, is_live=is_live)] if can_start else [],
+            "facts": [] if service is None else list(service_facts(service)),
             "around": around,
+            "before": None if before is None else run_facts(before, picture.moment.now_us),
+            "difference": difference,
             "can_act": self._can_act(request),
         }
         return "run.html", values, 200
 
     async def output(self, request: Request) -> Response:
-        """What came of a run's output since somebody last asked."""
-        row = await self._row(request.path_params["id"])
+        """What came of a run's output since somebody last asked; or all of it, to keep."""
+        query = request.query_params
+        try:
+            row = await self._row(request.path_params["id"], query.get("machine"))
+        except OperationError as error:
+            return json_response(error_body(error.code, error.message), _STATUSES.get(error.code, 503))
         if row is None:
             raise HTTPException(404)
-        since, lost = (
-            formatting.whole_number(request.query_params.get(key, "0")) for key in ("place", "lost")
-        )
-        text, lost_bytes = self._text(row)
-        is_running = row.ended_us is None
-        piece = output_piece(text, lost_bytes, since=since or 0, lost_before=lost or 0, is_running=is_running)
+        output = self._source.output(row)
+        if "download" in query:
+            headers = {"content-disposition": f'attachment; filename="run-{row.id}.txt"'}
+            return PlainTextResponse(output.text.encode(errors="replace"), headers=headers)
+        since, lost = (formatting.whole_number(query.get(key, "0")) for key in ("place", "lost"))
+        status = self._backend.daemon_status()
+        moment = Moment(status.now_us, zone_asked(request) or status.zone)
+        piece = output_piece(row, output, moment, since=since or 0, lost_before=lost or 0)
         return json_response(msgspec.json.encode(piece))
 
     async def _row(self, run_id: int, machine: str | None = None) -> RunRow | None:
-        return await run_called(self._backend, run_id, machine) if run_id < _LAST_ID else None
+        return await self._source.run(run_id, machine) if run_id < _LAST_ID else None
 
-    def _text(self, row: RunRow) -> tuple[str, int]:
-        """The output of a run so far, and how many bytes before it are lost."""
-        live = None if _machine_of(row) else self._backend.output(row.id)
-        return (row.output, row.output_lost) if live is None else (live.text(), live.lost_bytes)
-
-    def _output(self, row: RunRow, most: int | None = None) -> dict[str, Any]:
-        text, lost_bytes = self._text(row)
+    def _output(self, row: RunRow, most: int) -> dict[str, Any]:
+        output = self._source.output(row)
         is_running = row.ended_us is None
-        shown = formatting.settled_output(text) if is_running else text
+        text = formatting.settled_output(output.text) if is_running else output.text
+        address = formatting.with_query(
+            f"/runs/{row.id}/output", {} if machine_of(row) is None else {"machine": machine_of(row)}
+        )
         return {
-            "text": formatting.printed_output(shown if most is None or is_running else shown[-most:]),
-            "is_cut": most is not None and not is_running and len(shown) > most,
-            "lost_bytes": lost_bytes,
-            "place": len(shown),
-            "tail": f"/runs/{row.id}/output" if is_running else None,
+            "text": formatting.printed_output(text[-most:]),
+            "is_cut": len(text) > most,
+            "lost_bytes": output.lost_bytes,
+            "address": address if row.id > 0 else "",
+            "is_running": is_running,
         }
 
     # --- what is wrong ---
 
-    async def misses(self, _request: Request) -> Gathered:
-        if not self._backend.daemon_status().is_timer_switch_on:
+    async def misses(self, request: Request, picture: Picture) -> Gathered:
+        if len(picture.listings()) < 2:
             return self._timers_off()
-        rows = await self._backend.history.misses(limit=_MISSES_SHOWN + 1)
+        is_day = request.query_params.get("since") == "24h"
+        groups = await self._source.misses(picture.moment.now_us - DAY_US if is_day else 0)
         values = {
-            "misses": rows[:_MISSES_SHOWN],
-            "is_cut": len(rows) > _MISSES_SHOWN,
+            "groups": groups,
+            "is_day": is_day,
             "is_shared": database_of(self._backend.config) is not None,
             "miss_words": views.MISSES,
-            "missed": lambda row: Mark("bad", "miss", formatting.visible(row.reason)),
+            "missed": formatting.miss_mark,
         }
         return "misses.html", values, 200
 
-    async def invalid(self, _request: Request) -> Gathered:
+    async def invalid(self, _request: Request, _picture: Picture) -> Gathered:
         config = self._backend.config
         values = {
             "invalid": config.invalid,
@@ -481,24 +468,76 @@ class Pages:
             return json_response(msgspec.json.encode(answer))
         return RedirectResponse(f"/runs/{run}" if run is not None else _home_of(wanted), 303)
 
+    async def ask_rerun(self, request: Request) -> Response:
+        """Whether it is meant that all failed jobs of a list run again."""
+        if not self._can_act(request):
+            message = "Viewers may look, and change nothing."
+            return await self._renderer.once(
+                request, message_page("Not allowed", message, "/runs", "Back", 403)
+            )
+        asked, names = await self._failing_now(request)
+        values = {
+            "names": names,
+            "back": asked.href(),
+            "address": f"/act/rerun?{request.scope['query_string'].decode('latin-1')}",
+            "csrf": visitor(request).csrf,
+        }
+        return await self._renderer.once(request, ("rerun.html", values, 200))
 
-def _task_page(store: TaskStore, snapshot: TaskSnapshot, entry: models.TaskEntry, moment: Moment) -> Gathered:
-    """One task. In a thread: what became of its latest dues may have to be looked for in a long trace."""
-    runs = store.runs_of(snapshot, entry.id)
-    has_runs = snapshot.has_trace or snapshot.has_history
-    answers = [
-        (formatting.SLOTS.get(kind, Mark("calm", "none", kind)), sentence)
-        for kind, sentence in store.answers(entry.task, moment.now_us)
-    ]
-    values = {
-        "entry": entry,
-        "ahead": entry.dues_after(moment.now_us, NEVER_US, _SLOTS_SHOWN),
-        "answers": answers,
-        "has_runs": has_runs,
-        "strip_model": strip_of(runs, moment) if has_runs else None,
-        "runs": [run_facts(row, moment.now_us) for row in runs[:_RUNS_SHOWN]],
-    }
-    return "task.html", values, 200
+    async def rerun(self, request: Request) -> Response:
+        asked, names = await self._failing_now(request)
+        who, refused = visitor(request).who, []
+        for name in names:
+            try:
+                await perform(self._site, "start", {"id": name}, who)
+            except OperationError as refusal:
+                if refusal.code == READ_ONLY:
+                    raise HTTPException(403) from refusal
+                refused.append(f"{name}: {refusal.message}")
+        self._renderer.forget()
+        if not refused:
+            return RedirectResponse("/runs", 303)
+        message = f"{counted(len(refused), 'job')} did not start. {'; '.join(refused)}"
+        return await self._renderer.once(
+            request, message_page("Not all started", message, asked.href(), "Back", 409)
+        )
+
+    async def _failing_now(self, request: Request) -> tuple[RunsQuery, list[str]]:
+        """The jobs in a list of runs whose latest run failed."""
+        picture = await self._source.look(zone_asked(request))
+        asked = runs_query(request.query_params, picture.moment.zone)._replace(result="failed", page=1)
+        found = await self._source.runs(asked.search(picture.moment.now_us))
+        entries = await asyncio.to_thread(picture.entries, "services")
+        failing = {
+            entry.id
+            for entry in entries
+            if entry.kind in {health.FAILING, health.NEVER_SUCCEEDED, "failed"}
+            and isinstance(entry, models.ServiceEntry)
+            and entry.is_job
+        }
+        return asked, list(dict.fromkeys(row.service for row in found.rows if row.service in failing))
+
+
+def _moment_in(text: str) -> datetime | None:
+    """The minute that is asked for: by the clocks of a schedule, unless it has an offset."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _run_action(row: RunRow, *, is_live: bool) -> models.Action:
+    if is_live:
+        return models.action("stop", row.service)
+    return models.action("start", row.service)._replace(label="Run again")
+
+
+_STATUS_WORDS = {
+    "starting": "starting up",
+    "stopping": "stopping",
+    "down": "not running",
+    "running": "running",
+}
 
 
 def _unknown(kind: str, name: str) -> Gathered:
@@ -525,8 +564,3 @@ def _home_of(wanted: models.Action) -> str:
 
 def _is_of_timers(wanted: models.Action) -> bool:
     return wanted.name not in {"start", "stop"}
-
-
-def _machine_of(row: RunRow) -> str | None:
-    """The machine of a run, if it is another."""
-    return row.machine if isinstance(row, RemoteRun) else None

@@ -11,10 +11,12 @@ import hashlib
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from functools import cache
+from datetime import tzinfo
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -33,6 +35,9 @@ from duly.web.site import Site
 
 PART_HEADER = "x-duly-part"
 """A script sends it to get the content only; its value is the id of the last event that it received."""
+
+ZONE_COOKIE = "duly_zone"
+"""Set by the script of a page."""
 
 _FRESH_S = 1.0
 _SHARE = 100
@@ -67,6 +72,8 @@ class Content(NamedTuple):
     status: int
     took_s: float = 0.0
     """How long it took to make."""
+    tone: str = "good"
+    """Of its icon: how bad things are."""
 
 
 def _pause_s(content: Content) -> float:
@@ -153,7 +160,6 @@ def _templates() -> Environment:
         run_mark=run_mark,
         result_mark=formatting.result_mark,
         length=formatting.length,
-        exact_length=exact_length,
         schedule_text=schedule_text,
     )
     return environment
@@ -171,6 +177,20 @@ Gathered = tuple[str, Mapping[str, Any], int]
 Gathering = Callable[[], Awaitable[Gathered]]
 
 
+def zone_asked(request: Request) -> tzinfo | None:
+    """The zone that this browser wants to see times in; None for those of the schedules."""
+    name = request.cookies.get(ZONE_COOKIE, "")
+    return _zone_called(name) if name else None
+
+
+@lru_cache(maxsize=64)
+def _zone_called(name: str) -> tzinfo | None:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return None
+
+
 def message_page(heading: str, message: str, back: str, label: str, status: int) -> Gathered:
     values = {"heading": heading, "message": message, "back": back, "back_label": label}
     return "message.html", values, status
@@ -180,12 +200,12 @@ class Renderer:
     """Makes the pages of one site. *now_s* is a clock that nobody sets."""
 
     def __init__(
-        self, site: Site, links: Callable[[str], list[NavigationLink]], now_s: Callable[[], float]
+        self, site: Site, links: Callable[[str, int], list[NavigationLink]], now_s: Callable[[], float]
     ) -> None:
         self._site = site
         self._links = links
         self._now_s = now_s
-        self._kept: dict[tuple[str, bytes, bool], _Kept] = {}
+        self._kept: dict[tuple[str, bytes, bool, str], _Kept] = {}
         # Held while a patient page is made: one at a time, so that they take turns with the scheduler's loop.
         self._turn = asyncio.Lock()
         threading.Thread(target=_prepare, name="duly templates", daemon=True).start()
@@ -200,7 +220,8 @@ class Renderer:
     async def page(self, request: Request, gather: Gathering) -> Response:
         """The page of an address, shared with all who ask for it at about the same time."""
         path, is_patient = request.scope["path"], PART_HEADER in request.headers
-        key = (path, request.scope["query_string"], self.may_act(visitor(request)))
+        zone = str(zone_asked(request) or "")
+        key = (path, request.scope["query_string"], self.may_act(visitor(request)), zone)
         # An id that is ahead of ours cannot be right: such a client gets what there is.
         number = formatting.whole_number(request.headers.get(PART_HEADER, "").rpartition("-")[2])
         seen = -1 if number is None else min(number, self._site.live.last)
@@ -267,12 +288,13 @@ class Renderer:
         template, values, status = gathered
         daemon_status = self._site.backend.daemon_status()
         moment = formatting.Moment(daemon_status.now_us, daemon_status.zone)
-        links = self._links(path)
-        shown = {**values, "t": moment, "links": links, "site_name": self._site.name, "border": _BORDER}
+        shown = {"t": moment, "ill": 0, "tone": "good", **values}
+        links = self._links(path, shown["ill"])
+        shown |= {"links": links, "site_name": self._site.name, "border": _BORDER}
         rendered = await asyncio.to_thread(_templates().get_template(template).render, shown)
         title, nav, body = rendered.split(_BORDER, 2)
         etag = f'"{hashlib.blake2s((nav + body).encode(), digest_size=12).hexdigest()}"'
-        return Content(title.strip(), nav, body, etag, moment.now_us, status)
+        return Content(title.strip(), nav, body, etag, moment.now_us, status, tone=shown["tone"])
 
     def _response(self, request: Request, content: Content) -> Response:
         seen = request.headers.get(PART_HEADER)
@@ -281,7 +303,7 @@ class Renderer:
                 return Response(status_code=304, headers={"etag": content.etag})
             part = (
                 f"<title>{content.title}</title><nav id=nav>{content.nav}</nav>"
-                f'<div id=content data-now="{content.now_us}">{content.body}</div>'
+                f'<div id=content data-now="{content.now_us}" data-tone="{content.tone}">{content.body}</div>'
             )
             return Response(part, content.status, {"etag": content.etag}, media_type="text/html")
         return Response(self._frame(request, content), content.status, media_type="text/html")
@@ -289,13 +311,17 @@ class Renderer:
     def _frame(self, request: Request, content: Content) -> str:
         who = visitor(request)
         daemon_status = self._site.backend.daemon_status()
-        links = self._links(request.url.path) if who.role is not None else []
+        links = self._links(request.url.path, 0) if who.role is not None else []
+        zone = zone_asked(request)
         return (
             _templates()
             .get_template("layout.html")
             .render(
                 version=daemon_status.version,
-                zone_name=str(daemon_status.zone),
+                zone_name=str(zone or daemon_status.zone),
+                own_zone=str(daemon_status.zone),
+                is_zone_chosen=zone is not None,
+                tone=content.tone,
                 title=Markup(content.title),  # noqa: S704 (rendered by a template, escaped there)
                 nav=Markup(content.nav) if who.role is not None else "",  # noqa: S704 (as above)
                 content=Markup(content.body),  # noqa: S704 (as above)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 from io import BufferedReader
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -32,7 +33,15 @@ from duly.daemon.backend import Exposition, PropertyVerdict
 from duly.errors import StoreError, TaskTryDeserializeError
 from duly.events import Announcer
 from duly.instant import SECOND_US, Instant, instant_of
-from duly.store.history import History, RemoteRun, RunRow, WantedRuns, WantedTaskRuns
+from duly.store.history import (
+    History,
+    HistoryReader,
+    RemoteRun,
+    RunRow,
+    Span,
+    WantedRuns,
+    WantedTaskRuns,
+)
 from duly.store.memory import MemoryDatabase
 from duly.store.reading import read
 from duly.verify.judge import Judge
@@ -40,6 +49,8 @@ from duly.verify.properties import PROPERTIES
 from duly.verify.trace import ClockStep, Crash, Fault, Position, RunEnd, RunStart, Trace, TraceError, micros
 from duly.web.live import Live
 from duly.web.models import task_entry
+
+T = TypeVar("T")
 
 _LOOK_S = 1.0
 _LONGEST_LINE = 2**20
@@ -162,6 +173,9 @@ class TaskStore:
     async def past_runs(self, _wanted: WantedRuns, /) -> Sequence[RemoteRun]:
         return ()
 
+    async def past_buckets(self, _timers: Sequence[str], _span: Span, /) -> None:
+        return
+
     def output(self, _run_id: int, /) -> None:
         return None
 
@@ -178,6 +192,10 @@ class TaskStore:
         """Why what is shown may be old."""
         self._is_wanted = True
         return self.snapshot.faults[0] if self.snapshot.faults else None
+
+    async def ask(self, query: Callable[[HistoryReader], T]) -> T:
+        """What *query* finds in the store. Raises StoreError."""
+        return await asyncio.to_thread(read, self._store, query)
 
     def runs_of(self, snapshot: TaskSnapshot, name: str) -> Sequence[RunRow]:
         """The latest runs of a task, newest first. Blocks."""

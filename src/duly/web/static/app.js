@@ -97,12 +97,42 @@ function apply(text) {
   if (!made) return;
   ahead_ms = Number(made.dataset.now) / 1000 - Date.now();
   document.title = parsed.title;
+  const icon = document.getElementById("icon");
+  if (icon.dataset[made.dataset.tone]) icon.href = icon.dataset[made.dataset.tone];
+  hold_back(made);
   morph(nav, parsed.getElementById("nav"));
   morph(content, made);
   ticks = 0;
   tick();
-  follow();
+  document.dispatchEvent(new Event("duly:content"));
 }
+
+// New rows of a list wait until somebody wants them: nothing that one reads moves away.
+let is_let_in = false;
+
+function hold_back(made) {
+  const table = content.querySelector("table[data-hold]"), other = made.querySelector("table[data-hold]");
+  const top = table?.querySelector("tbody tr")?.dataset.key;
+  if (!other || !top || is_let_in || address_shown !== shown) { is_let_in = false; address_shown = shown; return; }
+  const rows = [...other.querySelectorAll("tbody tr")];
+  const place = rows.findIndex((row) => row.dataset.key === top);
+  if (place <= 0) return;
+  for (const row of rows.slice(0, place)) row.remove();
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "button small held";
+  button.id = "held";
+  button.textContent = `${place} new`;
+  other.closest(".scroll").before(button);
+}
+
+let address_shown = shown;
+document.addEventListener("click", (event) => {
+  if (event.target.id !== "held") return;
+  is_let_in = true;
+  etag = "";
+  refresh();
+});
 
 // What one sees and uses is kept as it is: focus, what was typed, what was opened, where one has scrolled to.
 function morph(old, made) {
@@ -137,13 +167,11 @@ function removed(one) {
 }
 
 function adapt(one, other) {
-  if (one.isEqualNode(other)) return;
+  if (one.isEqualNode(other) || one.dataset && "keep" in one.dataset) return;
   for (const { name } of [...one.attributes]) {
     if (!other.hasAttribute(name) && !(name === "open" && one.nodeName === "DETAILS")) one.removeAttribute(name);
   }
-  const is_tail = one.matches("pre[data-tail]") && other.matches("pre[data-tail]");
   for (const { name, value } of [...other.attributes]) {
-    if (is_tail && (name === "data-place" || name === "data-lost")) continue;
     if (one.getAttribute(name) !== value && !(name === "value" && one === document.activeElement)) {
       one.setAttribute(name, value);
     }
@@ -155,7 +183,7 @@ function adapt(one, other) {
     }
     return;
   }
-  if (!is_tail) morph(one, other);
+  morph(one, other);
 }
 
 // --- the stream of events ---
@@ -222,43 +250,11 @@ async function renew_session() {
 }
 
 document.addEventListener("visibilitychange", () => {
-  if (!document.hidden) { ticks = 0; tick(); refresh_soon(); follow(); }
+  if (!document.hidden) { ticks = 0; tick(); refresh_soon(); }
 });
 window.addEventListener("pagehide", () => stream?.close());
 window.addEventListener("pageshow", (event) => { if (event.persisted) listen(); });
 setInterval(refresh_soon, 60000);
-
-// --- the output of a run under way ---
-
-let following = 0;
-
-function follow() {
-  const output = content.querySelector("pre[data-tail]");
-  if (!output || following || document.hidden) return;
-  following = setTimeout(() => more_of(output), 1000);
-}
-
-async function more_of(output) {
-  try {
-    const { tail, place, lost } = output.dataset;
-    if (!tail) return; // It ended, and the page says so already.
-    const answer = await fetch(`${tail}?place=${place}&lost=${lost}`, { cache: "no-store" });
-    if (!answer.ok) return;
-    const piece = await answer.json();
-    const is_at_end = output.scrollHeight - output.scrollTop - output.clientHeight < 40;
-    if (piece.is_whole) output.textContent = piece.text;
-    else if (piece.text) output.append(piece.text);
-    output.dataset.place = piece.place;
-    output.dataset.lost = piece.lost_bytes;
-    if (is_at_end) output.scrollTop = output.scrollHeight;
-    if (!piece.is_running) refresh_soon();
-  } catch {
-    // The stream says when the server is back.
-  } finally {
-    following = 0;
-    if (output.isConnected && output.dataset.tail) follow();
-  }
-}
 
 // --- tables that are filtered and sorted without a reload ---
 
@@ -429,10 +425,20 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// Where a time line does not fit, its middle is what matters.
-for (const wide of document.querySelectorAll(".timeline .scroll")) {
-  wide.scrollLeft = (wide.scrollWidth - wide.clientWidth) / 2;
-}
+// --- the zone that times are shown in ---
+
+const zone = document.getElementById("zone");
+const own_zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+const chosen_zone = /(?:^|; )duly_zone=([^;]*)/.exec(document.cookie)?.[1] ?? "";
+zone.options[1].value = own_zone;
+zone.options[1].textContent = `this browser's (${own_zone})`;
+zone.value = decodeURIComponent(chosen_zone);
+if (zone.selectedIndex < 0) zone.selectedIndex = 0;
+zone.parentElement.hidden = false;
+zone.addEventListener("change", () => {
+  const age = zone.value ? 31536000 : 0;
+  document.cookie = `duly_zone=${encodeURIComponent(zone.value)}; path=/; max-age=${age}; samesite=lax`;
+  location.reload();
+});
 
 listen();
-follow();
