@@ -54,6 +54,18 @@ def test_page_is_for_everybody(sight: Served, opened: Opening, name: str, look: 
     assert grave_findings(page) == []
 
 
+@pytest.mark.parametrize("look", LOOKS)
+def test_page_of_the_api(sight: Served, opened: Opening, look: str) -> None:
+    """The page about the API is for everybody, and fits; each type that it names is on it."""
+    page = opened(f"{sight.url}/api/v1/docs", is_live=False, bypass_csp=True, **LOOKS[look])
+    expect(page.locator("h1")).to_have_count(1)
+    expect(page.locator("main")).to_contain_text("Why a timer fired, or did not fire, in a minute.")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert grave_findings(page) == []
+    page.get_by_role("link", name="WhyJson").first.click()
+    expect(page.locator("#type-WhyJson")).to_be_in_viewport()
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_page_fits_a_telephone(sight: Served, opened: Opening, name: str) -> None:
     """On a narrow screen nothing sticks out at the side."""

@@ -1,7 +1,9 @@
 """The JSON API: the same operations as the socket, as its OpenAPI document says, whatever is sent to it."""
 
 import asyncio
+import html
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -186,6 +188,24 @@ def test_the_document(served: Served) -> None:
         "/api/v1/events",
         "/api/v1/logs/stream",
     }
+    timer = document["components"]["schemas"]["TimerJson"]["properties"]
+    assert timer["member"]["description"], "the source says it below the field"
+    limit = document["paths"]["/api/v1/outputs"]["get"]["parameters"][3]
+    assert (limit["name"], limit["description"]) == ("since", "Only of runs that had not ended before then.")
+
+
+def test_the_page_of_the_document(served: Served) -> None:
+    """The page for people has every operation, and a place for each type that it names."""
+    reply = served.ask("GET", "/api/v1/docs", BEARER)
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    page = reply.body.decode()
+    for name, operation in OPERATIONS.items():
+        assert f"{'GET' if operation.is_read else 'POST'} /api/v1/{name}</code>" in page
+        assert operation.summary in html.unescape(page)
+    linked, there = re.findall(r'href="#(type-\w+)"', page), re.findall(r'id="(type-\w+)"', page)
+    assert set(linked) <= set(there)
+    assert len(there) == len(set(there)) > 15
+    assert served.ask("GET", "/api/v1/docs").status == 401
 
 
 def test_the_document_is_valid(served: Served) -> None:

@@ -114,10 +114,10 @@ class OfMisses(Params):
 
 
 class OfWhy(Params):
-    """Which timer, and which minute: in the timer's zone if it names none. Without one, the latest slot."""
+    """Which timer, and which minute (ISO 8601, in the timer's zone). Without one, the latest slot."""
 
     id: str
-    at: datetime | None = None
+    at: str | None = None
 
 
 class OfNext(Params):
@@ -275,6 +275,10 @@ async def _misses(backend: ReadBackend, params: OfMisses, _who: str) -> json_typ
 
 async def _why(backend: ReadBackend, params: OfWhy, _who: str) -> json_types.WhyJson:
     _check_timer(backend, params.id)
+    try:
+        at = None if params.at is None else datetime.fromisoformat(params.at)
+    except ValueError:
+        raise OperationError(BAD_REQUEST, "at must be a time such as 2026-03-29T02:30") from None
     from duly.daemon.slots import record_of, why  # noqa: PLC0415 (the timers are on)
 
     stale = await refreshed(backend)
@@ -284,7 +288,7 @@ async def _why(backend: ReadBackend, params: OfWhy, _who: str) -> json_types.Why
     snapshot, now = (backend.timers() or {}).get(params.id, TimerSnapshot()), backend.daemon_status()
     record = record_of(timer, snapshot, now.zone, now.now_us, runs=found.rows, misses=misses)
     # In a thread: there may be many runs to look through.
-    answer = await asyncio.to_thread(why, record, params.at)
+    answer = await asyncio.to_thread(why, record, at)
     return json_types.WhyJson(
         sentence=answer.sentence,
         timer=params.id,

@@ -12,6 +12,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from datetime import tzinfo
+from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -38,7 +39,7 @@ from duly.daemon.views import run_json
 from duly.errors import SchedulerError, StoreError
 from duly.instant import NEVER_US, SECOND_US, Instant, time_of
 from duly.store.history import RunRow
-from duly.web import openapi
+from duly.web import api_docs, openapi
 from duly.web.live import TooManyError
 from duly.web.models import TaskEntry, task_entry
 from duly.web.openapi import ReadRoute
@@ -67,13 +68,25 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 def routes(site: Site) -> list[BaseRoute]:
     of_tasks = [] if site.tasks is None else _task_routes(site.tasks)
-    document = openapi.document(OPERATIONS, READ_ROUTES if of_tasks else ())
+
+    # Made when somebody asks: it reads the source of a hundred types.
+    @cache
+    def document() -> bytes:
+        return openapi.document(OPERATIONS, READ_ROUTES if of_tasks else ())
+
+    @cache
+    def docs() -> bytes:
+        return api_docs.page(msgspec.json.decode(document()))
 
     async def described(_request: Request) -> Response:
-        return json_response(document)
+        return json_response(await asyncio.to_thread(document))
+
+    async def documented(_request: Request) -> Response:
+        return Response(await asyncio.to_thread(docs), media_type="text/html")
 
     made: list[BaseRoute] = [
         Route(f"{PREFIX}/openapi.json", described, methods=["GET"]),
+        Route(f"{PREFIX}/docs", documented, methods=["GET"]),
         Route(f"{PREFIX}/events", _events_handler(site), methods=["GET"]),
         *of_tasks,
     ]

@@ -165,6 +165,10 @@ def _templates() -> Environment:
     return environment
 
 
+def made_of_template(name: str, values: Mapping[str, Any]) -> str:
+    return _templates().get_template(name).render(values)
+
+
 def _prepare() -> None:
     """Compile the templates before somebody waits for one."""
     with suppress(OSError):  # no descriptor is left, say: the page that needs the template reads it again
