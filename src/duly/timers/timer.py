@@ -101,6 +101,10 @@ class Due(msgspec.Struct, frozen=True, gc=False):
 
 _replace = msgspec.structs.replace
 
+_SAID_OF_RUNS = (
+    *("last_run_us", "last_success_us", "last_failure_us", "last_exit", "last_result"),
+    *("last_missed_us", "last_miss_reason", "interrupted"),
+)
 _LONGEST_S = LATEST_US // SECOND_US
 
 
@@ -258,27 +262,17 @@ def released(timer: TimerState) -> TimerState:
 def refused(timer: TimerState, before: TimerState, reason: str, now_us: Instant) -> TimerState:
     """The timer whose target could not be started after all: as *before*, and missed."""
     at_us = now_us if timer.running_at_us is None else timer.running_at_us
-    return _replace(
-        missed(released(timer), at_us, reason, now_us),
-        last_run_us=before.last_run_us,
-        last_exit=before.last_exit,
-        last_result=before.last_result,
-    )
+    timer = missed(released(timer), at_us, reason, now_us)
+    return _with_fields_of(before, timer, "last_run_us", "last_exit", "last_result")
 
 
 def with_result(timer: TimerState, ended: TimerState) -> TimerState:
     """The timer with what the end of its run made of *ended*, which is the timer before a change."""
-    return _replace(
-        timer,
-        last_run_us=ended.last_run_us,
-        last_success_us=ended.last_success_us,
-        last_failure_us=ended.last_failure_us,
-        last_exit=ended.last_exit,
-        last_result=ended.last_result,
-        last_missed_us=ended.last_missed_us,
-        last_miss_reason=ended.last_miss_reason,
-        interrupted=ended.interrupted,
-    )
+    return _with_fields_of(ended, timer, *_SAID_OF_RUNS)
+
+
+def _with_fields_of(other: TimerState, timer: TimerState, *names: str) -> TimerState:
+    return _replace(timer, **{name: getattr(other, name) for name in names})
 
 
 def cut_off(timer: TimerState) -> TimerState:
@@ -302,12 +296,7 @@ def switched(timer: TimerState, *, is_on: bool) -> TimerState:
 
 def switched_back(timer: TimerState, before: TimerState) -> TimerState:
     """The timer after a switch that could not be written: as it was *before*, as far as that goes."""
-    return _replace(
-        timer,
-        enabled_override=before.enabled_override,
-        retry_at_us=before.retry_at_us,
-        retry_attempt=before.retry_attempt,
-    )
+    return _with_fields_of(before, timer, "enabled_override", "retry_at_us", "retry_attempt")
 
 
 def declared_anew(timer: TimerState, now_us: Instant) -> TimerState:

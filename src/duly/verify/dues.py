@@ -47,6 +47,18 @@ def minute_start_us(at_us: int, zone: tzinfo) -> int:
     return at_us - face.second * 1_000_000 - face.microsecond
 
 
+def offset_change_us(low_us: int, high_us: int, zone: tzinfo) -> int:
+    """When, after *low_us* and up to *high_us*, the clocks of *zone* are set; they are, once."""
+    before = face_at(low_us, zone).utcoffset()
+    while high_us - low_us > 1:
+        middle_us = (low_us + high_us) // 2
+        if face_at(middle_us, zone).utcoffset() == before:
+            low_us = middle_us
+        else:
+            high_us = middle_us
+    return high_us
+
+
 class CivilMinutes:
     """The instants at which certain civil minutes come in one zone."""
 

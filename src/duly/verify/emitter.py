@@ -274,8 +274,8 @@ class NodeListener:
                     "is_asked_for": fields.get("cause") == "manual",
                 }
             case "NodeJoined":
-                namespace, lease_ms = fields.get("namespace", ""), fields.get("leaseMs", 0)
-                write(trace.NodeJoined, node=fields["node"], namespace=namespace, lease_ms=lease_ms)
+                more = {"namespace": fields.get("namespace", ""), "lease_ms": fields.get("leaseMs", 0)}
+                write(trace.NodeJoined, node=fields["node"], **more)
             case "NodeReturned":
                 write(trace.NodeReturned, node=fields["node"])
             case "NodeFenced":

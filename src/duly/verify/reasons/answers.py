@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from duly.formatting import close_names, counted, spelled_length
 from duly.instant import EARLIEST_US
-from duly.verify.dues import NEVER_US, Dues, face_at, instant_us, minute_start_us
+from duly.verify.dues import NEVER_US, Dues, face_at, instant_us, minute_start_us, offset_change_us
 from duly.verify.reasons.chronicle import MOST_COUNTED, CauseKind, StartCause, TracedRun, latest
 
 _LOOK_BACK_US = 30 * 366 * 86_400_000_000
@@ -160,18 +160,11 @@ def minute_of(moment: datetime, zone: tzinfo) -> int | Skip:
 
 def _skip(face: datetime, zone: tzinfo) -> Skip:
     # Read with the offset after the change the face lies before it, and with the one before it, after.
-    low_us = instant_us(face.replace(tzinfo=zone, fold=1))
-    high_us = instant_us(face.replace(tzinfo=zone, fold=0))
-    old = face_at(low_us, zone).utcoffset()
-    while high_us - low_us > 1:
-        middle_us = (low_us + high_us) // 2
-        if face_at(middle_us, zone).utcoffset() == old:
-            low_us = middle_us
-        else:
-            high_us = middle_us
+    low_us, high_us = (instant_us(face.replace(tzinfo=zone, fold=fold)) for fold in (1, 0))
+    at_us, old = offset_change_us(low_us, high_us, zone), face_at(low_us, zone).utcoffset()
     assert old is not None
-    at = face_at(high_us, UTC).replace(tzinfo=None)
-    return Skip(face, high_us, at + old, face_at(high_us, zone).replace(tzinfo=None, fold=0))
+    at = face_at(at_us, UTC).replace(tzinfo=None)
+    return Skip(face, at_us, at + old, face_at(at_us, zone).replace(tzinfo=None, fold=0))
 
 
 def first_shown_us(minute_us: int, zone: tzinfo) -> int | None:

@@ -197,7 +197,7 @@ class Chronicle:
 
     # --- events ---
 
-    def take(self, item: Position | Fault) -> None:
+    def take(self, item: Position | Fault) -> None:  # noqa: PLR0912 (a branch for each event)
         if isinstance(item, Fault):
             self._faults += 1
             return
@@ -213,8 +213,16 @@ class Chronicle:
             item = item._replace(at_us=self.now_us)
         self._reach(item.at_us)
         match event:
-            case trace.RunStart() | trace.RunEnd() | trace.Missed():
-                self._on_run(item, event)
+            case trace.RunStart(id=self.task_id):
+                self._run_begins(item, event)
+            case trace.RunEnd(id=self.task_id):
+                self._run_ends(item, event)
+            case trace.Missed(id=self.task_id):
+                self._run_is_given_up(item, event)
+            case trace.RunStart():
+                self._others.add((event.id, event.run))
+            case trace.RunEnd() | trace.Missed():
+                self._others.discard((event.id, event.run))
             case trace.InitStart():
                 self._init_begins(item, event)
             case trace.InitEnd():
@@ -227,19 +235,6 @@ class Chronicle:
                 self._controls_of_others.discard(event.call)
             case trace.StopStart() | trace.StopEnd() | trace.ControlEnd():
                 self._feed(item)
-
-    def _on_run(self, item: Position, event: trace.RunStart | trace.RunEnd | trace.Missed) -> None:
-        match event:
-            case trace.RunStart(id=self.task_id):
-                self._run_begins(item, event)
-            case trace.RunEnd(id=self.task_id):
-                self._run_ends(item, event)
-            case trace.Missed(id=self.task_id):
-                self._run_is_given_up(item, event)
-            case trace.RunStart():
-                self._others.add((event.id, event.run))
-            case trace.RunEnd() | trace.Missed():
-                self._others.discard((event.id, event.run))
 
     def _on_control(self, item: Position, event: trace.ControlStart) -> None:
         if event.id != self.task_id:

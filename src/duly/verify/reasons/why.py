@@ -5,10 +5,12 @@ is given: down before running, running before missed, missed before answered. Wh
 the scheduler remembered (docs/decisions/0011) the answer says "perhaps".
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from duly.formatting import spelled_length
 from duly.verify.dues import NEVER_US, Dues, instant_us
@@ -72,6 +74,14 @@ def _chronicle_of(trace: Trace, task: str, asked: DueQuery) -> Chronicle:
     if not chronicle.is_known:
         raise UnknownTaskError(task, chronicle.names)
     return chronicle
+
+
+class _Circumstance(NamedTuple):
+    kind: Kind
+    reason: str
+    words: str = ""
+    """Part of a sentence."""
+    times: Mapping[str, int] = MappingProxyType({})
 
 
 class _Explainer:
@@ -160,8 +170,7 @@ class _Explainer:
     def _answer_by_run(self, arrivals: Arrivals, due_us: int, run: TracedRun) -> Answer:
         count = arrivals.pending.count
         late_us = run.started_us - due_us
-        kind, reason, times = self._kind(arrivals, due_us)
-        why_not = self._circumstance(arrivals, reason, due_us)
+        kind, reason, why_not, times = self._circumstance(arrivals, due_us)
         started = f"the run at {self._words.clock(run.started_us, due_us)}"
         if late_us < 0:
             late = ", after the clock was set back,"
@@ -176,50 +185,34 @@ class _Explainer:
         answer = self._answer(kind, sentence, due_us, reason, times=times)
         return replace(answer, run=run, late_us=max(late_us, 0), dues_answered=count)
 
-    def _kind(self, arrivals: Arrivals, due_us: int) -> tuple[Kind, str, dict[str, int]]:
-        """What a due that a start has answered is, why, and since when."""
+    def _circumstance(self, arrivals: Arrivals, due_us: int) -> "_Circumstance":
+        """What a due that a start has answered is, and what was the matter when it came."""
         if arrivals.down is not None:
-            return Kind.DOWN, arrivals.down.reason, _down_times(arrivals.down)
+            down = arrivals.down
+            up = (
+                "" if down.until_us is None else f", and was up at {self._words.clock(down.until_us, due_us)}"
+            )
+            said = f" while the scheduler was down (it {self._down_since(down, due_us)}{up})"
+            return _Circumstance(Kind.DOWN, down.reason, said, _down_times(down))
         if arrivals.run is not None:
-            return Kind.MERGED, "running", {"running_since": arrivals.run.started_us}
+            said = f" while {self._running(arrivals.run, due_us)}"
+            return _Circumstance(Kind.MERGED, "running", said, {"running_since": arrivals.run.started_us})
         if arrivals.rest:
-            return Kind.MERGED, arrivals.rest, {}
+            return _Circumstance(Kind.MERGED, arrivals.rest, f" while it was {arrivals.rest}")
         if arrivals.jump is not None:
-            before_us, after_us = arrivals.jump
-            return Kind.MERGED, "clock jumped", {"jumped_from": before_us, "jumped_to": after_us}
+            before, after = (self._words.clock(at_us, due_us) for at_us in arrivals.jump)
+            jump = f"the clock went from {before} to {after} at once"
+            said = f" while {jump} (the host slept, or the clock was set)"
+            times = dict(zip(("jumped_from", "jumped_to"), arrivals.jump, strict=True))
+            return _Circumstance(Kind.MERGED, "clock jumped", said, times)
         if due_us < arrivals.pending.last_us:
-            return Kind.MERGED, "several dues", {"last_due": arrivals.pending.last_us}
+            said, times = ", no start came before the next due", {"last_due": arrivals.pending.last_us}
+            return _Circumstance(Kind.MERGED, "several dues", said, times)
         if arrivals.init is not None:
-            return Kind.ANSWERED, "registration", {"registered": arrivals.init[1]}
-        return Kind.ANSWERED, "on time", {}
-
-    def _circumstance(self, arrivals: Arrivals, reason: str, due_us: int) -> str:
-        """What was the matter when the due came, as part of a sentence."""
-        if arrivals.down is not None:
-            return self._down(arrivals.down, due_us)
-        match reason:
-            case "running":
-                assert arrivals.run is not None
-                return f" while {self._running(arrivals.run, due_us)}"
-            case "paused" | "disabled":
-                return f" while it was {reason}"
-            case "clock jumped":
-                assert arrivals.jump is not None
-                before, after = (self._words.clock(at_us, due_us) for at_us in arrivals.jump)
-                jump = f"the clock went from {before} to {after} at once"
-                return f" while {jump} (the host slept, or the clock was set)"
-            case "several dues":
-                return ", no start came before the next due"
-            case "registration":
-                assert arrivals.init is not None
-                return f", registered at {self._words.clock(arrivals.init[1], due_us)} within that minute"
-        return ""
-
-    def _down(self, down: Downtime, due_us: int) -> str:
-        said = f" while the scheduler was down (it {self._down_since(down, due_us)}"
-        if down.until_us is None:
-            return f"{said})"
-        return f"{said}, and was up at {self._words.clock(down.until_us, due_us)})"
+            _, end_us = arrivals.init
+            said = f", registered at {self._words.clock(end_us, due_us)} within that minute"
+            return _Circumstance(Kind.ANSWERED, "registration", said, {"registered": end_us})
+        return _Circumstance(Kind.ANSWERED, "on time")
 
     def _down_since(self, down: Downtime, due_us: int) -> str:
         since = self._words.clock(down.since_us, due_us)
@@ -254,16 +247,15 @@ class _Explainer:
         return self._answer(Kind.PENDING, sentence, due_us, reason, times={**times, "end": chronicle.now_us})
 
     def _answer_of_cleared(self, arrivals: Arrivals, due_us: int, cleared_us: int) -> Answer:
-        is_removed = arrivals.pending.is_removed
         at = self._words.clock(cleared_us, due_us)
-        what = f"the task was removed at {at}" if is_removed else f"its registration was changed at {at}"
+        reason, what = "changed", f"its registration was changed at {at}"
+        if arrivals.pending.is_removed:
+            reason, what = "removed", f"the task was removed at {at}"
         if arrivals.pending.is_too_old:
-            what = f"it was given up at {at}: it was too old"
+            reason, what = "too old", f"it was given up at {at}: it was too old"
         sentence = (
             f'"{self._task}" was due at {self._words.time(due_us)}, and before any start answered it {what}.'
         )
-        reason = "removed" if is_removed else "changed"
-        reason = "too old" if arrivals.pending.is_too_old else reason
         return self._answer(Kind.CLEARED, sentence, due_us, reason, times={"cleared": cleared_us})
 
     # --- no due ---

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, tzinfo
 from typing import NamedTuple
 
-from duly.verify.dues import face_at, instant_us
+from duly.verify.dues import face_at, instant_us, offset_change_us
 
 _MOST_TICKS = 9
 _DAY_US = 86_400_000_000
@@ -74,18 +74,8 @@ class TimeAxis(NamedTuple):
             next_us = min(at_us + _DAY_US, self.to_us)
             by = self._offset(next_us) - self._offset(at_us)
             if by:
-                yield OffsetChange(self._moment_of_change(at_us, next_us), by)
+                yield OffsetChange(offset_change_us(at_us, next_us, self.zone), by)
             at_us = next_us
-
-    def _moment_of_change(self, low_us: int, high_us: int) -> int:
-        before = self._offset(low_us)
-        while high_us - low_us > 1:
-            middle_us = (low_us + high_us) // 2
-            if self._offset(middle_us) == before:
-                low_us = middle_us
-            else:
-                high_us = middle_us
-        return high_us
 
     def _offset(self, at_us: int) -> timedelta:
         offset = face_at(at_us, self.zone).utcoffset()
