@@ -198,7 +198,7 @@ def test_largest_file_loads() -> None:
 )
 def test_stdin_that_cannot_be_read(redirection: str, reason: str) -> None:
     """A stdin that is closed or open for writing only is refused with one sentence."""
-    command = f"{sys.executable} -m duly.cli import crontab - {redirection}"
+    command = f"{sys.executable} -m duly import crontab - {redirection}"
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert reason in done.stderr
@@ -208,7 +208,7 @@ def test_stdin_that_cannot_be_read(redirection: str, reason: str) -> None:
 def test_output_is_utf8_in_any_locale() -> None:
     """What goes to stdout is UTF-8, as TOML has to be, also where the terminal's encoding is another one."""
     done = subprocess.run(
-        [sys.executable, "-m", "duly.cli", "import", "crontab", "-"],
+        [sys.executable, "-m", "duly", "import", "crontab", "-"],
         input="@daily ./grüße\n".encode(),
         capture_output=True,
         check=True,

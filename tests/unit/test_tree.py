@@ -92,7 +92,7 @@ def test_scheduler_suite_runs_on_every_store(name: str) -> None:
 
 ENTRY_POINTS = {
     "duly",
-    *("duly.__main__", "duly.cli.__main__"),  # `python -m`
+    "duly.__main__",  # `python -m`
     *(entry.partition(":")[0] for entry in PROJECT["project"]["scripts"].values()),
     *PROJECT["project"]["entry-points"]["pytest11"].values(),
     # Public, for programs and tests of users. What these import is shipped with them.

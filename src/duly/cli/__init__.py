@@ -42,7 +42,7 @@ COMMANDS = {
     "check": Subcommand("duly.cli.check", "check", "Tell everything that is wrong with a configuration."),
     "cluster": Subcommand("duly.cli.cluster", "cluster", "Show the nodes of a cluster and what they run."),
     "completion": Subcommand("duly.cli.completion", "completion", "Print the completion script of a shell."),
-    "crond": Subcommand("duly.cli.crond", "crond", "Run a crontab as it is."),
+    "crond": Subcommand("duly.cli.run", "crond", "Run a crontab as it is."),
     "dashboard": Subcommand(
         "duly.cli.dashboard", "dashboard", "Show a library scheduler's tasks in a browser."
     ),

@@ -17,7 +17,7 @@ from duly.config.schema import Config, ConfigError, config_zone, database_of, so
 from duly.daemon import views
 from duly.daemon.operations import Definitions, operation_called, params_for
 from duly.daemon.protocol import sayable
-from duly.instant import EARLIEST_US, Instant, instant_of
+from duly.instant import Instant, instant_of
 from duly.store.history import MissRow, RemoteRun, RunRow, Span, WantedRuns
 from duly.store.past import Past, known_services, known_slots
 from duly.store.reading import Reader, empty_reader, read
@@ -194,28 +194,14 @@ class _StoredHistory:
     def __init__(self, daemon: StoredDaemon) -> None:
         self._daemon = daemon
 
-    async def runs(
-        self,
-        *,
-        service: str | None,
-        timer: str | None,
-        before: int | None = None,
-        after: int = 0,
-        since_us: Instant = EARLIEST_US,
-        limit: int,
-        **_: bool,
-    ) -> list[RunRow]:
-        return self._daemon.read(
-            lambda reader: reader.runs(
-                service=service, timer=timer, before=before, after=after, since_us=since_us, limit=limit
-            )
-        )
+    async def runs(self, **wanted: Any) -> list[RunRow]:
+        return self._daemon.read(lambda reader: reader.runs(**wanted))
 
     async def run(self, run_id: int) -> RunRow | None:
         return self._daemon.read(lambda reader: reader.run(run_id))
 
-    async def misses(self, *, timer: str | None, limit: int) -> list[MissRow]:
-        return self._daemon.read(lambda reader: reader.misses(timer=timer, limit=limit))
+    async def misses(self, **wanted: Any) -> list[MissRow]:
+        return self._daemon.read(lambda reader: reader.misses(**wanted))
 
 
 def _definitions(stored: StoredDaemon) -> Definitions:

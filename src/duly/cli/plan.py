@@ -6,8 +6,7 @@ kept, and said.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from duly.cli.options import config_option, loaded_config
 from duly.cli.output import CommandError, json_option, print_answer
 from duly.cli.proxy import DaemonProxy, socket_option
 from duly.cli.timers import invalid_lines
-from duly.config.plan import Changed, ConfigPlan, Defined, changes
+from duly.config.plan import ConfigPlan, Defined, PlannedEntry, changes
 from duly.config.schema import Config, Service, Timer, config_zone
 from duly.formatting import counted, printable, shortened
 
@@ -108,17 +107,19 @@ def _with_names_only(service: Service) -> Service:
 
 
 def _as_dict(planned: ConfigPlan) -> dict[str, Any]:
-    def changed_keys(changed: Changed) -> list[dict[str, Any]]:
+    def shown(entries: Sequence[PlannedEntry], **more: Callable[[PlannedEntry], Any]) -> list[dict[str, Any]]:
+        made = more.items()
+        return [{"kind": each.kind, "id": each.id} | {key: of(each) for key, of in made} for each in entries]
+
+    def keys(changed: PlannedEntry) -> list[dict[str, Any]]:
         return [{"key": each.key, **_values(each.key, each.before, each.after)} for each in changed.keys]
 
     return {
-        "added": [asdict(each) for each in planned.added],
-        "changed": [
-            {"kind": each.kind, "id": each.id, "keys": changed_keys(each)} for each in planned.changed
-        ],
-        "removed": [asdict(each) for each in planned.removed],
-        "kept": [asdict(each) for each in planned.kept],
-        "unchanged": [asdict(each) for each in planned.unchanged],
+        "added": shown(planned.added),
+        "changed": shown(planned.changed, keys=keys),
+        "removed": shown(planned.removed),
+        "kept": shown(planned.kept, reason=lambda kept: kept.reason),
+        "unchanged": shown(planned.unchanged),
     }
 
 
@@ -155,7 +156,7 @@ def _lines(
     yield from invalid_lines(invalid, None)
 
 
-def _change_lines(changed: Changed) -> Iterator[str]:
+def _change_lines(changed: PlannedEntry) -> Iterator[str]:
     yield click.style(f"~ {changed.kind} {printable(changed.id)}", fg="yellow")
     for change in changed.keys:
         values = _values(change.key, change.before, change.after)

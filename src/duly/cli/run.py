@@ -1,20 +1,26 @@
 """`duly run`: the daemon itself, in the foreground, until a signal or `duly stop` ends it.
 
 This is the thin shell around `duly.daemon.foreground`: what the command line says, where its log goes, and
-which code the process ends with.
+which code the process ends with. `duly crond` runs the same daemon on a crontab as it is: that is translated
+as by `duly import crontab`, in memory, and there is no second scheduler.
+
+With `--log-format json` the log is one JSON object a line. An event has `time`, `level`, `event` and its
+fields as they are (spec/timers.md 8.3); anything else that is said has a `message`.
 """
 
+import json
 import logging
 import os
 from collections.abc import Callable
 from contextlib import redirect_stderr
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from duly.cli.log_format import JsonFormatter, JsonStream
 from duly.cli.options import NO_DEFAULT, default_config
 from duly.cli.output import CommandError, untried
 from duly.errors import SchedulerError
@@ -96,6 +102,59 @@ def _loaded(path: Path) -> "Config":
     return load_to_run(path)
 
 
+@click.command("crond")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--user-column", is_flag=True, help="Lines name a user before the command, as in /etc/crontab.")
+@click.option("--store", metavar="PATH", help="Where runs are remembered; FILE with .db by default.")
+@click.option("--socket", metavar="PATH", help="Where it listens to commands; FILE with .sock by default.")
+@log_options
+def crond(file: Path, *, user_column: bool, store: str | None, socket: str | None, **options: Any) -> None:
+    """Run the crontab FILE as it is, until a signal ends it.
+
+    A line that cannot be translated is listed, and the others run. No mail is sent: what jobs write is shown
+    here and kept (`duly logs --socket PATH`). SIGHUP reads FILE again.
+
+    \b
+        duly crond /etc/crontab --user-column --store /var/lib/duly.db
+        ENTRYPOINT ["duly", "crond", "/app/crontab"]      # in a Dockerfile
+    """  # noqa: D301 (click's mark for lines to keep)
+    load = partial(_crontab_loaded, file, has_user_column=user_column, store=store, socket=socket)
+    run_daemon(load, timers=None, wait_sec=0, trace=None, **options)
+
+
+def _crontab_loaded(path: Path, *, has_user_column: bool, store: str | None, socket: str | None) -> "Config":
+    """The configuration that a crontab stands for. Raises ConfigError."""
+    from duly.config.crontab import TooManyJobsError, toml_of, translated_crontab  # noqa: PLC0415
+    from duly.config.loading import load_content, text_of  # noqa: PLC0415
+    from duly.config.schema import ConfigError, Dashboard, FileFault, Invalid  # noqa: PLC0415 - not for --help
+
+    try:
+        found = translated_crontab(text_of(path), has_user_column=has_user_column)
+    except TooManyJobsError as error:
+        raise ConfigError(path, [FileFault(str(error), error.line)]) from error
+    for remark in found.remarks:
+        if not remark.is_left_out:
+            warn_operator(f"duly: {path}:{remark.line}: {remark.text}")
+    config = load_content(path.with_name(f"{path.name}.toml"), toml_of(found).encode())
+    left_out = tuple(
+        Invalid("job", None, number, remark.text.removeprefix("left out: "), remark.line)
+        for number, remark in enumerate(each for each in found.remarks if each.is_left_out)
+    )
+    # Relative paths are seen from here, as those of other options are, not from the crontab.
+    places = {"store": store, "socket": socket}
+    given: dict[str, Any] = {
+        name: str(Path(place).absolute()) for name, place in places.items() if place is not None
+    }
+    return replace(
+        config,
+        path=path,
+        invalid=(*config.invalid, *left_out),
+        faults=(*config.faults, *left_out),
+        settings=replace(config.settings, **given),
+        dashboard=Dashboard(enabled=False),
+    )
+
+
 def run_daemon(
     load: "Callable[[], Config]",
     *,
@@ -112,19 +171,19 @@ def run_daemon(
     import asyncio  # noqa: PLC0415 - not for --help
 
     from duly.config.schema import ConfigError  # noqa: PLC0415 - not for --help
-    from duly.daemon.echo import Echo, EchoStream  # noqa: PLC0415 - a thread, for a daemon alone
+    from duly.daemon.echo import Echo, WriteStream  # noqa: PLC0415 - a thread, for a daemon alone
     from duly.daemon.foreground import serve  # noqa: PLC0415 - the whole daemon
     from duly.daemon.protocol import PathTooLongError  # noqa: PLC0415
     from duly.daemon.views import timers_off_text  # noqa: PLC0415
 
     _open_standard_streams()
     log = Echo(_STDERR)
-    stream = EchoStream(log)
+    stream = WriteStream(log.put_text)
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(_FORMAT))
+    handler.setFormatter(_JsonFormatter() if log_format == "json" else logging.Formatter(_FORMAT))
     logging.basicConfig(level=level, handlers=[handler])
     try:
-        with redirect_stderr(JsonStream(handler) if log_format == "json" else stream):
+        with redirect_stderr(WriteStream(partial(_warn, handler)) if log_format == "json" else stream):
             config = load()
             is_switched = config.settings.timers or options["timers"] is not None
             if not is_switched and (said := timers_off_text(config)):
@@ -165,3 +224,23 @@ def _open_standard_streams() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC).astimezone()
+        said = {"time": moment.isoformat(timespec="milliseconds"), "level": record.levelname}
+        event = getattr(record, "event", None)
+        fields = record.__dict__.get("fields", {})
+        told = {"message": record.getMessage()} if event is None else {"event": event, **fields}
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        # A path or an argument may hold bytes that are no text.
+        text = json.dumps({**told, **said}, ensure_ascii=False, default=str)
+        return text.encode(errors="backslashreplace").decode()
+
+
+def _warn(handler: logging.Handler, text: str) -> None:
+    """Make warnings of the log of what is written to stderr beside it."""
+    for line in text.splitlines():
+        handler.emit(logging.LogRecord("duly", logging.WARNING, "", 0, line, None, None))

@@ -16,7 +16,7 @@ import click
 
 from duly.cli.options import config_option, default_config, moment_of, refused_time, store_file, zone_called
 from duly.cli.output import CommandError, json_option, print_answer, times_are_those_of, unreadable
-from duly.cli.proxy import DaemonProxy
+from duly.cli.proxy import DaemonProxy, socket_option
 from duly.cli.task_memory import TaskMemory
 from duly.cli.verify import Files, opened
 from duly.clock import HostClock
@@ -66,7 +66,7 @@ class WhyAnswers(NamedTuple):
 )
 @click.option("-n", "--count", type=click.IntRange(1, 10_000), help="List the answers for the N latest dues.")
 @config_option
-@click.option("--socket", "socket_path", metavar="PATH", envvar="DULY_SOCKET", help="The daemon's socket.")
+@socket_option
 @json_option
 def why(
     *,

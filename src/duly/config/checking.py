@@ -138,13 +138,13 @@ class _Faults:
         self.found: list[EntryFault] = []
 
     @contextmanager
-    def caught(self) -> Iterator[None]:
+    def caught(self, what: str = "") -> Iterator[None]:
         try:
             yield
         except EntryFault as fault:
             self.found += [fault, *fault.others]
         except Exception as error:  # objects of a Python file can fail in ways of their own
-            self.found.append(EntryFault(f"cannot be read: {type(error).__name__}"))
+            self.found.append(EntryFault(f"{what}cannot be read: {type(error).__name__}"))
 
     def given(self, given: Mapping[Any, Any], checkers: Mapping[str, Checker]) -> dict[str, Any]:
         """The values of these keys that are right."""
@@ -394,30 +394,23 @@ def checked_settings(written: object) -> tuple[dict[str, Any], list[EntryFault]]
 
 def checked_dashboard(written: object) -> tuple[dict[str, Any], list[EntryFault]]:
     """The same for `[dashboard]`."""
-    found, faults = each_checked(written, _DASHBOARD_ALIASES, DASHBOARD_VALUES)
-    return found, [EntryFault(f"dashboard: {fault.reason}", fault.key) for fault in faults]
+    return each_checked(written, _DASHBOARD_ALIASES, DASHBOARD_VALUES, "dashboard: ")
 
 
 def each_checked(
-    written: object, aliases: Mapping[str, str], checkers: Mapping[str, Checker]
+    written: object, aliases: Mapping[str, str], checkers: Mapping[str, Checker], where: str = ""
 ) -> tuple[dict[str, Any], list[EntryFault]]:
     """The keys of a table that can be used, and everything that is wrong with the others."""
-    try:
-        given = values.mapping(written, "a table (a mapping of keys to values)")
-    except EntryFault as fault:
-        return {}, [fault]
     found: dict[str, Any] = {}
-    faults: list[EntryFault] = []
+    faults = _Faults()
     keys = {name: key for key in checkers for name in written_names((key,))}
-    for key in given:
-        try:
-            values.known_keys({key: None}, tuple(keys), aliases)
-            found[keys[key]] = checkers[keys[key]](given[key], key)
-        except EntryFault as fault:
-            faults.append(fault)
-        except Exception as error:  # as for entries
-            faults.append(EntryFault(f"{value_text(key)} cannot be read: {type(error).__name__}"))
-    return found, faults
+    with faults.caught():
+        given = values.mapping(written, "a table (a mapping of keys to values)")
+        for key in given:
+            with faults.caught(f"{value_text(key)} "):
+                values.known_keys({key: None}, tuple(keys), aliases)
+                found[keys[key]] = checkers[keys[key]](given[key], key)
+    return found, [EntryFault(f"{where}{fault.reason}", fault.key) for fault in faults.found]
 
 
 def _lease(value: object, key: str) -> float:

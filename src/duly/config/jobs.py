@@ -83,8 +83,7 @@ def _comes_close(key: object) -> bool:
 def checked_defaults(written: object, folder: Path) -> tuple[dict[str, Any], list[EntryFault]]:
     """The keys of `[defaults]` that can be used, and everything that is wrong with the others."""
     checkers: dict[str, Checker] = {**DEFAULT_VALUES, "exclude": partial(dates, folder=folder)}
-    found, faults = each_checked(written, _ALIASES, checkers)
-    return found, [EntryFault(f"defaults: {fault.reason}", fault.key) for fault in faults]
+    return each_checked(written, _ALIASES, checkers, "defaults: ")
 
 
 def joined_parts(

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from duly.config.schema import Table, Warned
 
@@ -79,18 +79,29 @@ class Places:
             self.tables[table] = [*mine, *(replace(each, file=file) for each in theirs)]
 
 
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
 class Document(NamedTuple):
     """What a file holds, in whichever form, before it is checked."""
 
-    services: Sequence[object]
-    timers: Sequence[object]
-    supervisor: Mapping[Any, Any]
-    dashboard: Mapping[Any, Any]
     places: Places
-    warnings: tuple[Warned, ...] = ()
+    services: Sequence[object] = ()
+    timers: Sequence[object] = ()
     jobs: Sequence[object] = ()
-    defaults: Mapping[Any, Any] = MappingProxyType({})
     notify: Sequence[object] = ()
+    supervisor: Mapping[Any, Any] = _NOTHING
+    dashboard: Mapping[Any, Any] = _NOTHING
+    defaults: Mapping[Any, Any] = _NOTHING
+    warnings: tuple[Warned, ...] = ()
+
+    @classmethod
+    def of(cls, places: Places, tables: Mapping[Table, Any], *warnings: Warned) -> Self:
+        parts: dict[str, Any] = {_PARTS.get(table, table): value for table, value in tables.items()}
+        return cls(places, **parts, warnings=warnings)
+
+
+_PARTS = {"service": "services", "timer": "timers", "job": "jobs"}
 
 
 class LongKeyError(Exception):

@@ -88,19 +88,7 @@ def load_content(path: Path, content: bytes, look: LookAtService | None = None) 
     if form is None:
         raise ConfigError(path, [FileFault("has to end in .toml or .py, to say which of the two it is")])
     document = _with_included(path, form(path, text))
-    return config_of(
-        path,
-        document.services,
-        document.timers,
-        document.supervisor,
-        jobs=document.jobs,
-        defaults=document.defaults,
-        dashboard=document.dashboard,
-        notify=document.notify,
-        places=document.places,
-        warnings=document.warnings,
-        look=look,
-    )
+    return config_of(path, **document._asdict(), look=look)
 
 
 def load_to_run(path: str | Path) -> Config:
@@ -252,19 +240,10 @@ def _toml_document(path: Path, text: str) -> Document:
     tables, places = toml_tables(path, text)
     if faults := _shape_faults(tables, places):
         raise ConfigError(path, faults)
-    return Document(
-        tables.get("service", []),
-        tables.get("timer", []),
-        tables.get("supervisor", {}),
-        tables.get("dashboard", {}),
-        places,
-        jobs=tables.get("job", []),
-        defaults=tables.get("defaults", {}),
-        notify=tables.get("notify", []),
-    )
+    return Document.of(places, tables)
 
 
-def toml_tables(path: Path, text: str) -> tuple[dict[str, Any], Places]:
+def toml_tables(path: Path, text: str) -> tuple[dict[Any, Any], Places]:
     """What a TOML text holds, and where. Raises ConfigError."""
     import tomllib  # noqa: PLC0415 - a Python file does not need it
 

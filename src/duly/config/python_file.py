@@ -161,17 +161,8 @@ def _document(path: Path, text: str, names: Mapping[str, Any], printed: _Printed
     warning = Warned(
         "supervisor", None, 0, "the file prints while it is loaded; that goes to stderr", printed.line
     )
-    return Document(
-        names.get("SERVICES", ()),
-        names.get("TIMERS", ()),
-        names.get("SUPERVISOR", {}),
-        names.get("DASHBOARD", {}),
-        places,
-        (warning,) if printed.was_used else (),
-        names.get("JOBS", ()),
-        names.get("DEFAULTS", {}),
-        names.get("NOTIFY", ()),
-    )
+    tables = {table: names[name] for name, table in PYTHON_NAMES.items() if name in names}
+    return Document.of(places, tables, *([warning] if printed.was_used else []))
 
 
 def _shape_faults(names: Mapping[str, Any], lines: Mapping[str, int]) -> Iterator[FileFault]:

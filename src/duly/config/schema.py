@@ -299,9 +299,7 @@ class Dashboard:
 
 
 @dataclass(frozen=True, slots=True)
-class Invalid:
-    """An entry that cannot be used, and the one reason why."""
-
+class _Finding:
     kind: EntryTable
     id: str | None
     index: int
@@ -310,21 +308,17 @@ class Invalid:
     file: str | None = None
     """Where it stands, if that is not the file itself but one that it includes."""
 
+
+class Warned(_Finding):
+    """An entry that can be used, and does perhaps not mean what its author meant."""
+
+
+class Invalid(_Finding):
+    """An entry that cannot be used, and the one reason why."""
+
     def is_of(self, kind: str) -> bool:
         """Whether it takes the place of an entry of *kind*: a job is a service and a timer."""
         return self.kind in (kind, "job")
-
-
-@dataclass(frozen=True, slots=True)
-class Warned:
-    """An entry that can be used, and does perhaps not mean what its author meant."""
-
-    kind: EntryTable
-    id: str | None
-    index: int
-    reason: str
-    line: int | None = None
-    file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

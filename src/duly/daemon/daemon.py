@@ -19,7 +19,7 @@ from duly.background import first_done
 from duly.clock import Clock, pause, watchable
 from duly.config import Config, Service
 from duly.config.loading import load_to_run
-from duly.config.plan import changes
+from duly.config.plan import changes, merged_config, settings_that_wait
 from duly.config.schema import (
     ConfigError,
     FileFault,
@@ -36,7 +36,6 @@ from duly.daemon.file_watch import FileWatch
 from duly.daemon.notifications import Notifications
 from duly.daemon.protocol import BUSY, FAILED, INVALID_CONFIGURATION, OperationError
 from duly.daemon.pruner import Pruner
-from duly.daemon.reloading import merged_config, reload_answer, settings_that_wait
 from duly.daemon.server import Server
 from duly.daemon.sharing import Sharing
 from duly.daemon.timer_switch import TimerSwitch, as_operation
@@ -372,7 +371,14 @@ class Daemon:
         await self._timer_switch.reload(after.timers, self._invalid_timers())
         self._declare()
         announce_config_faults(after, self._announce)
-        reload = reload_answer(plan, after, waiting=settings_that_wait(before, read))
+        reload = Reloaded(
+            added=list(map(str, plan.added)),
+            changed=list(map(str, plan.changed)),
+            removed=list(map(str, plan.removed)),
+            unchanged=len(plan.unchanged),
+            invalid=views.invalid_json(after),
+            need_restart=settings_that_wait(before, read),
+        )
         self._announce(
             "ConfigurationReloaded",
             added=reload.added,

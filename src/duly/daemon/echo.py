@@ -83,6 +83,9 @@ class Echo:
                 self._waiting_bytes += len(lines)
                 self._changed.notify()
 
+    def put_text(self, text: str) -> None:
+        self.put(text.encode(errors="backslashreplace"))
+
     def faults(self) -> list[str]:
         """The lines dropped and the reason, in a sentence, until the output itself tells of them."""
         with self._changed:
@@ -158,14 +161,14 @@ def _count(lines: bytes) -> int:
     return lines.count(b"\n") + bool(lines and not lines.endswith(b"\n"))
 
 
-class EchoStream(io.TextIOBase):
-    """A stderr that hands what is written to an echo: neither the log nor anybody else there has to wait."""
+class WriteStream(io.TextIOBase):
+    """A stderr that hands what is written to *take*: neither the log nor anybody else there has to wait."""
 
-    def __init__(self, echo: Echo) -> None:
-        self._echo = echo
+    def __init__(self, take: Callable[[str], object]) -> None:
+        self._take = take
 
     def write(self, text: str) -> int:
-        self._echo.put(text.encode(errors="backslashreplace"))
+        self._take(text)
         return len(text)
 
     def writable(self) -> bool:

@@ -1,6 +1,0 @@
-"""`python -m duly.cli` is `duly`."""
-
-from duly.cli import main
-
-if __name__ == "__main__":
-    main(prog_name="duly")
