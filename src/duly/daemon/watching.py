@@ -83,6 +83,9 @@ class Watch:
         """Why the monitor watches no more, if it failed."""
         self._announcer = Announcer([self._on_event], self._clock.now)
         self._recorder = None if trace is None else self._new_recorder(trace, config, sharing)
+        self._pinged: Config | None = None
+        """The configuration of which these are the URLs to ping, by service."""
+        self._ping_urls: dict[str, str] = {}
         self._looking: asyncio.TimerHandle | None = None
         self._planning: asyncio.Handle | None = None
 
@@ -234,9 +237,14 @@ class Watch:
         )
 
     def _ping_url(self, name: str) -> str | None:
-        services = () if self._daemon is None else self._daemon.config.services
-        service = next((each for each in services if each.id == name), None)
-        return None if service is None or service.ping_url is None else service.ping_url.secret
+        config = None if self._daemon is None else self._daemon.config
+        if config is not None and self._pinged is not config:
+            urls = ((each.id, each.ping_url) for each in config.services)
+            self._pinged, self._ping_urls = (
+                config,
+                {name: url.secret for name, url in urls if url is not None},
+            )
+        return self._ping_urls.get(name)
 
     def readings(self) -> Readings:
         """How all is that the daemon has, for metrics."""

@@ -56,8 +56,8 @@ class Live:
         longest_s: float = LONGEST_S,
     ) -> None:
         self._boot = boot
-        self._ring: deque[bytes] = deque(maxlen=ring)
-        """The newest events as messages; their numbers are without gaps."""
+        self._ring: deque[tuple[str, str, str, Mapping[str, Any]]] = deque(maxlen=ring)
+        """The newest events: id, name, time and fields of each; their numbers are without gaps."""
         self.last = 0
         """The number of the newest event."""
         self._open = 0
@@ -80,11 +80,9 @@ class Live:
             self.publish(event.name, event.time.isoformat(), event.fields)
 
     def publish(self, name: str, time: str, fields: Mapping[str, Any]) -> None:
-        shown = {key: _visible(value) for key, value in fields.items() if key in _SHOWN}
         self.last += 1
-        # The data is one line: JSON escapes line ends.
-        body = _encode({"event": name, "time": time, **shown})
-        self._ring.append(b"id: %s\ndata: %s\n\n" % (self.last_id.encode(), body))
+        # As it is: thousands come and go in a burst, and most are never sent.
+        self._ring.append((self.last_id, name, time, fields))
         # Nobody waits: no timer is set, and one who comes later reads the ring.
         if not self.clients and not self._waiting:
             self._open = self.last
@@ -199,11 +197,18 @@ class Live:
         if self._joined[:2] != (number, self.last):
             # Joined once for all who read at the same place.
             first = len(self._ring) - (self.last - number)
-            self._joined = (number, self.last, b"".join(islice(self._ring, first, None)))
+            messages = (_message(*each) for each in islice(self._ring, first, None))
+            self._joined = (number, self.last, b"".join(messages))
         return self._joined[2]
 
     def _greeting(self, word: str) -> bytes:
         return f"event: {word}\nid: {self.last_id}\ndata: {{}}\n\n".encode()
+
+
+def _message(event_id: str, name: str, time: str, fields: Mapping[str, Any]) -> bytes:
+    shown = {key: _visible(value) for key, value in fields.items() if key in _SHOWN}
+    # The data is one line: JSON escapes line ends.
+    return b"id: %s\ndata: %s\n\n" % (event_id.encode(), _encode({"event": name, "time": time, **shown}))
 
 
 def _visible(value: Any) -> Any:
