@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from duly import Scheduler
-from duly.daemon.faults import OpenFaults
+from duly.daemon.health import OpenFaults
 from duly.store import MemoryStore
 from duly.testing import VirtualClock
 from duly.web.dashboard import DaemonDashboard

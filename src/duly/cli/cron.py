@@ -293,7 +293,7 @@ def _show_timer(
     if timer.every is not None and registered_us is None:
         unlisted = "every counts from when the daemon first runs with it, which it never did"
     elif not (timer.on_calendar or timer.at or timer.every):
-        unlisted = "no calendar: when it fires depends on when its target runs; see `duly timers`"
+        unlisted = "no calendar: it counts from when duly starts, or its target ran; see `duly timers`"
     answer = {
         "timer": timer.id,
         "target": timer.target,

@@ -31,8 +31,8 @@ from duly.config.schema import (
 from duly.daemon import views
 from duly.daemon.acceptor import shortage_text
 from duly.daemon.backend import DashboardServer, Reloaded
-from duly.daemon.faults import OpenFaults, announce_config_faults
 from duly.daemon.file_watch import FileWatch
+from duly.daemon.health import OpenFaults
 from duly.daemon.notifications import Notifications
 from duly.daemon.protocol import BUSY, FAILED, INVALID_CONFIGURATION, OperationError
 from duly.daemon.pruner import Pruner
@@ -158,7 +158,7 @@ class Daemon:
             await self._let_go()
 
     async def _serve(self) -> None:
-        announce_config_faults(self.config, self._announce)
+        self._announce_faults(self.config)
         starting = asyncio.create_task(self._start(), name="duly start-up")
         over = asyncio.create_task(self._over.wait())
         try:
@@ -303,6 +303,14 @@ class Daemon:
     def _may_have_timers(self) -> bool:
         return self._wants_timers and self.config.settings.enabled
 
+    def _announce_faults(self, config: Config) -> None:
+        """Tell what is wrong with a configuration that is run nevertheless."""
+        for bad in config.invalid:
+            file = {} if bad.file is None else {"file": bad.file}
+            self._announce("EntryInvalid", kind=bad.kind, id=bad.id, reason=bad.reason, line=bad.line, **file)
+        if config.exposed:
+            self._announce("ConfigurationExposed", reason=config.exposed)
+
     async def set_timer_switch(self, *, is_open: bool) -> None:
         """Switch the timer subsystem on or off; while services come up, it takes effect when they are."""
         self._wants_timers = is_open
@@ -370,7 +378,7 @@ class Daemon:
         await self._set_timer_switch()
         await self._timer_switch.reload(after.timers, self._invalid_timers())
         self._declare()
-        announce_config_faults(after, self._announce)
+        self._announce_faults(after)
         reload = Reloaded(
             added=list(map(str, plan.added)),
             changed=list(map(str, plan.changed)),

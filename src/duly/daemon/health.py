@@ -24,6 +24,7 @@ from duly.daemon.views import (
     next_firing,
     timers_off_text,
 )
+from duly.events import Event
 from duly.formatting import exact_length, joined, length
 from duly.instant import SECOND_US, Instant, datetime_at, iso, time_of
 from duly.store.past import missed_slots
@@ -355,3 +356,34 @@ def status_json(
         health=health(daemon_status, config, snapshots, timers),
         next_firing=None if timers is None else next_firing(timers, daemon_status.zone),
     )
+
+
+# --- what is wrong with the daemon itself ---
+
+
+_FAULTS = {"StoreFault", "PollFailed", "ConfigurationRefused", "ListenerFault"}
+_RECOVERIES = {
+    "StoreRecovered": "StoreFault",
+    "PollRecovered": "PollFailed",
+    "ConfigurationReloaded": "ConfigurationRefused",
+    "ListenerRecovered": "ListenerFault",
+}
+
+
+class OpenFaults:
+    """The open faults, a sentence for each: told by events, and cleared by their recovery events."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, str], str] = {}
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        return tuple(self._open.values())
+
+    def listener(self, event: Event) -> None:
+        # Each listener fails and recovers on its own; of the others there is one.
+        which = event.fields.get("listener", "")
+        if event.name in _FAULTS:
+            self._open[event.name, which] = event.fields["error"]
+        elif event.name in _RECOVERIES:
+            self._open.pop((_RECOVERIES[event.name], which), None)

@@ -13,7 +13,7 @@ import platform
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tzlocal
 
@@ -79,6 +79,9 @@ class Names:
         return is_known
 
 
+Kind = TypeVar("Kind", Counter, Histogram)
+
+
 class Metrics(Collector):
     """What a scheduler or a daemon did, to be scraped.
 
@@ -112,6 +115,7 @@ class Metrics(Collector):
         self._crons: dict[str, str] = {}
         """The cron texts of tasks, by name."""
         self._successes: dict[tuple[str, str], float] = {}
+        self._children: dict[tuple[Counter | Histogram, tuple[str, ...]], Any] = {}
         self._is_reload_refused = False
         self._running: dict[tuple[str, str], dict[object, str]] = {}
         """What runs of tasks and services are in flight, and why."""
@@ -247,24 +251,32 @@ class Metrics(Collector):
 
     # --- what is counted ---
 
+    def _child(self, metric: Kind, *labels: str) -> Kind:
+        """The metric of these labels. To look it up each time costs as much as all else of an event."""
+        key = (metric, labels)
+        if (child := self._children.get(key)) is None:
+            child = self._children[key] = metric.labels(*labels)
+        return child
+
     def _count_lag(self, kind: str, name: str, reason: str, due: str, at: datetime) -> None:
         if reason in _PUNCTUAL[kind]:
             lag_s = (at - datetime.fromisoformat(due)).total_seconds()
-            self._lags.labels(kind, self._measured.label(kind, name)).observe(max(lag_s, 0))
+            self._child(self._lags, kind, self._measured.label(kind, name)).observe(max(lag_s, 0))
 
     def _count_end(
         self, kind: str, name: str, event: Event, *, reason: str, result: str, timer: str = ""
     ) -> None:
         label = self._names.label(kind, name)
         timer = self._names.label("timer", timer) if timer else ""
-        self._runs.labels(kind, label, timer, reason, result).inc()
-        measured = self._durations.labels(kind, self._measured.label(kind, name))
+        self._child(self._runs, kind, label, timer, reason, result).inc()
+        measured = self._child(self._durations, kind, self._measured.label(kind, name))
         measured.observe(event.fields["duration"] / 1000)
         if result == "success":
             self.succeeded(kind, name, event.time)
 
     def _forget(self, kind: str, name: str) -> None:
         """Forget what was removed: a name that is gone must not take the place of another."""
+        self._children.clear()
         self._successes.pop((kind, name), None)
         if self._measured.forget(kind, name):
             for metric in (self._durations, self._lags):

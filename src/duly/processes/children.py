@@ -73,7 +73,7 @@ class Children:
         return self._others
 
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call *watcher* after every birth and every exit; the answer ends that."""
+        """Call *watcher* after every birth in a thread and every exit; the answer ends that."""
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
 

@@ -104,9 +104,9 @@ class HostProcesses:
                 await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
             finally:
                 self._spawns.release()
-            with self.children.spawning() as born:
-                child = self._spawned(command, token)
-                born(child.identity.pid)
+            # On the loop, as the reaper: it cannot look before the child is known.
+            child = self._spawned(command, token)
+            self.children.pids.add(child.identity.pid)
             return HostProcess(child, token, output, self.children)
         starting = asyncio.ensure_future(self._start(command, token, output))
         # In the callback of the spawn, not of its caller: a thread that makes a process outlives a caller who
