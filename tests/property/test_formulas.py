@@ -104,6 +104,17 @@ def test_monitor_and_formulas_agree_on_gaps(kind: str) -> None:
         assert judged(encoded(lines)).overall is not Verdict.HOLDS
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", KINDS)
+def test_monitor_and_formulas_agree_on_a_first_due_after(kind: str) -> None:
+    """Where nothing is owed from the minute of a registration both say so."""
+    for seed in range(100):
+        header, *events = random_trace(seed, kind)
+        lines = [{**header, "first_due": "after"}, *events]
+        if differ(lines):
+            pytest.fail(f"random_trace({seed}, {kind!r}), first_due after\n{difference(lines)}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 7000, 500))
 @pytest.mark.parametrize("kind", KINDS)

@@ -40,11 +40,16 @@ class Story:
         """Running(x) := not(RE or Crash) S RS, for any of its runs."""
         self.shown = {config: self._shown(config) for config in self.configs}
         """Where the clock shows the start of a minute that c names, for the first time or not."""
-        self.in_minute = {config: S(~model.minute_start, shown) for config, shown in self.shown.items()}
-        """InMinute(x,c) := not MS S Due(x,c)."""
+        self.in_minute = {config: self._in_minute(shown) for config, shown in self.shown.items()}
 
     def _shown(self, config: FormalConfig) -> Truths:
         return self.model.where(lambda moment: moment.name == "Due" and moment.cron == config.cron)
+
+    def _in_minute(self, shown: Truths) -> Truths:
+        """InMinute(x,c) := not MS S Due(x,c); nowhere if the first due comes after the registration."""
+        if self.model.expansion.header.first_due == "after":
+            return self.model.at(())
+        return S(~self.model.minute_start, shown)
 
     @cached_property
     def worlds(self) -> list["FormalWorld"]:
@@ -258,6 +263,8 @@ class FormalWorld:
                 return earlier, moments[self.afresh[earlier]].at_us - 1
             if earlier in self.steps and self._is_afresh(earlier):
                 return earlier, moments[earlier].at_us - 1
+            if earlier in registered and story.model.expansion.header.first_due == "after":
+                return earlier, moments[earlier].at_us
             if earlier in registered:
                 return earlier, minute_start_us(moments[earlier].at_us, story.model.expansion.zone) - 1
         return -1, -(2**62)
