@@ -24,6 +24,9 @@ _ATTEMPTS = 10
 class RowList(Protocol):
     """A list, by the names of its rows."""
 
+    hashes: int
+    """The sum of all hashes."""
+
     def __iter__(self) -> Iterator[str]: ...
 
     def __len__(self) -> int: ...
@@ -79,12 +82,9 @@ class Lists(Generic[L]):
         """
         # Without a lock: the reconciliation names the generation that it was made from (`base`), and is
         # answered with `is_other` if another list came between. Then everything is read again.
-        hashes = 0
-        async for names in in_slices(listed):
-            hashes += sum(filter(None, map(listed.hash_of, names)))
         for _ in range(_ATTEMPTS):
             digest = await self._backend.link.do(ReadDigest())
-            if (digest.rows, digest.hashes) == (len(listed), hashes):
+            if (digest.rows, digest.hashes) == (len(listed), listed.hashes):
                 outcome = ListOutcome(digest.generation, (), (), ())
             else:
                 outcome = await self._reconciled(listed, kept, digest, replace=replace)
@@ -101,7 +101,7 @@ class Lists(Generic[L]):
         stored = {row.name: row.hash for row in await link.do(ReadList())}
         changed: list[str] = []
         async for names in in_slices(listed):
-            changed += [name for name in names if stored.get(name) != listed.hash_of(name)]
+            changed += [name for name in names if name not in stored or stored[name] != listed.hash_of(name)]
         staying = {*listed, *kept}
         removed = [name for name in stored if name not in staying]
         if not changed and not removed:

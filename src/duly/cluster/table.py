@@ -39,10 +39,21 @@ def row_name(name: str) -> str:
     return f"{name[:200]}… {blake2b(name.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
 
 
+class Hasher:
+    """Hashes of all names that have one definition: a million of them take half the time of `hash_of`."""
+
+    def __init__(self, definition: str) -> None:
+        self._begun = blake2b(f"{definition}\0".encode(errors="surrogatepass"), digest_size=8)
+
+    def hash_of(self, name: str) -> int:
+        """64 bits that stand for a definition and its name; never 0, which a removed row has."""
+        said = self._begun.copy()
+        said.update(name.encode(errors="surrogatepass"))
+        return int.from_bytes(said.digest(), signed=True) or 1
+
+
 def hash_of(name: str, definition: str) -> int:
-    """64 bits that stand for a definition and its name; never 0, which a removed row has."""
-    said = blake2b(f"{name}\0{definition}".encode(errors="surrogatepass"), digest_size=8)
-    return int.from_bytes(said.digest(), signed=True) or 1
+    return Hasher(definition).hash_of(name)
 
 
 class TableRequest(msgspec.Struct, Generic[A], frozen=True, kw_only=True):

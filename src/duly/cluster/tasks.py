@@ -27,6 +27,7 @@ from duly.cluster.table import (
     CancelRun,
     Claimed,
     Digest,
+    Hasher,
     ListOutcome,
     PastRun,
     Put,
@@ -98,6 +99,7 @@ class _Kind(NamedTuple):
     options: Options
     definition: str
     """What their rows have as their definition."""
+    hasher: Hasher
 
 
 class TaskList(Mapping[str, Registration]):
@@ -113,6 +115,7 @@ class TaskList(Mapping[str, Registration]):
         self._long: dict[str, str] = {}
         """The names of tasks whose rows have shorter ones."""
         self._callbacks: dict[str, Callback] = {}
+        self.hashes = 0
 
     async def take(self, registrations: Sequence[Registration]) -> None:
         """Make *registrations* the list."""
@@ -121,13 +124,15 @@ class TaskList(Mapping[str, Registration]):
                 if (row := row_name(name)) != name:
                     self._long[row] = name
                 kind = self._shared.get((expression.text, delay_us, options))
-                self._kinds[row] = self._kind(expression, delay_us, options) if kind is None else kind
+                kind = kind or self._kind(expression, delay_us, options)
+                self._kinds[row] = kind
+                self.hashes += kind.hasher.hash_of(row)
         # After the loop: two dictionaries that grow in turns leave holes in memory.
         async for pairs in in_slices(zip(self._kinds, registrations, strict=True)):
             self._callbacks.update((row, registration.callback) for row, registration in pairs)
 
     def __getitem__(self, name: str) -> Registration:
-        expression, delay_us, options, _ = self._kinds[name]
+        expression, delay_us, options, *_ = self._kinds[name]
         return Registration(self._long.get(name, name), expression, self._callbacks[name], delay_us, options)
 
     def __iter__(self) -> Iterator[str]:
@@ -144,14 +149,14 @@ class TaskList(Mapping[str, Registration]):
 
     def hash_of(self, name: str) -> int | None:
         kind = self._kinds.get(name)
-        return None if kind is None else hash_of(name, kind.definition)
+        return None if kind is None else kind.hasher.hash_of(name)
 
     def expressions(self) -> Iterator[CronExpression | ScheduleText]:
         return (kind.expression for kind in self._shared.values())
 
     def _kind(self, expression: CronExpression | ScheduleText, delay_us: int, options: Options) -> _Kind:
         definition = definition_of(expression.text, delay_us, self._zone_key)
-        kind = _Kind(expression, delay_us, options, definition)
+        kind = _Kind(expression, delay_us, options, definition, Hasher(definition))
         self._shared[expression.text, delay_us, options] = kind
         return kind
 
@@ -572,7 +577,7 @@ class ClusterTasks:
                 if definition not in states:
                     task = declared(name)
                     states[definition] = self._codec.state(task), wakes_us(task)
-                puts.append(Put(name, hash_of(name, definition), definition, *states[definition]))
+                puts.append(Put(name, listed.hash_of(name) or 0, definition, *states[definition]))
         return puts
 
     def _take_over(self, listed: TaskList) -> None:

@@ -84,6 +84,7 @@ class TimerList(Mapping[str, DeclaredTimer]):
             item.id: DeclaredTimer(item, calendars.of(item), text_of(item, zone)) for item in definitions
         }
         self._hashes = {name: hash_of(name, item.text) for name, item in self._items.items()}
+        self.hashes = sum(self._hashes.values())
         self.orders = {name: order for order, name in enumerate(self._items)}
         self.with_interval: dict[str, list[str]] = {}
         """The timers with an interval, by target."""
