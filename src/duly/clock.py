@@ -52,32 +52,37 @@ class Watchable(Clock, Protocol):
 class HostClock:
     def __init__(self) -> None:
         self._watchers: list[Watcher] = []
-        self._seen_us, self._seen_s = 0, 0.0
+        self._seen_us = self._seen_ns = 0
         """The wall clock and the monotonic clock at the last look, as long as somebody watches."""
 
     def now(self) -> datetime:
         """The present time, in UTC. Watchers are called with a step before anybody reads the new time."""
-        now = self.read()
-        if self._watchers:
-            self._look(now)
-        return now
+        return datetime_at(self.now_us(), UTC)
 
-    def read(self) -> datetime:
+    def now_us(self) -> Instant:
+        """As `now`; without a datetime, because it is asked several times for each run."""
+        now_us = self.read_us()
+        if self._watchers:
+            self._look(now_us)
+        return now_us
+
+    def read_us(self) -> Instant:
         """What the host's clock shows, without a look at the watches."""
-        return datetime.now(UTC)  # noqa: TID251 (this is the clock)
+        return time.time_ns() // 1_000  # noqa: TID251 (this is the clock)
 
     async def sleep_until(self, moment: datetime) -> None:
         """Return once the host's clock reads *moment* or later."""
         # Minute by minute, because the loop sleeps on the monotonic clock: it would not notice that the wall
         # clock was set, and over days the two drift apart. Watches look at the same instants, so that the
         # host is woken once.
-        while (left_s := (moment - (now := self.now())).total_seconds()) > 0:
-            slice_s = min(left_s, until_minute_s(instant_of(now)))
+        until_us = instant_of(moment)
+        while (left_us := until_us - (now_us := self.now_us())) > 0:
+            slice_s = min(left_us / SECOND_US, until_minute_s(now_us))
             await asyncio.sleep(slice_s)  # noqa: TID251 (this is the clock)
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
         """Report steps to *watcher*, within a minute."""
-        self._look(self.read())  # a step that came before is no news for this one
+        self._look(self.read_us())  # a step that came before is no news for this one
         self._watchers.append(watcher)
         loop = asyncio.get_running_loop()
         handle: asyncio.TimerHandle
@@ -88,7 +93,7 @@ class HostClock:
 
         def look() -> None:
             nonlocal handle
-            self.now()
+            self.now_us()
             handle = again()
 
         handle = again()
@@ -99,13 +104,13 @@ class HostClock:
 
         return end
 
-    def _look(self, now: datetime) -> None:
+    def _look(self, now_us: Instant) -> None:
         """Compare both clocks since the last look, which may be from anybody who asked for the time."""
-        before_us, before_s = self._seen_us, self._seen_s
-        self._seen_us, self._seen_s = instant_of(now), time.monotonic()
+        before_us, before_ns = self._seen_us, self._seen_ns
+        self._seen_us, self._seen_ns = now_us, time.monotonic_ns()
         # As if the step had come right after the last look. Dues since then count as passed in the new
         # time, so that none is lost between the step and its being noticed.
-        after_us = self._seen_us - round((self._seen_s - before_s) * SECOND_US)
+        after_us = now_us - (self._seen_ns - before_ns) // 1_000
         if abs(after_us - before_us) > NOTICEABLE_US:
             for watcher in tuple(self._watchers):
                 watcher(Step(before_us, after_us))

@@ -53,7 +53,7 @@ on_calendar = { minute = 0 }
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a configuration, and no daemon."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(HostClock, "read", lambda _: NOW)
+    monkeypatch.setattr(HostClock, "read_us", lambda _: instant_of(NOW))
     for name in ("DULY_CONFIG", "DULY_SOCKET", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "duly.toml").write_text(TEXT)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from duly.clock import HostClock, Step, WatchedClock, watchable
+from duly.instant import instant_of
 from duly.testing import VirtualClock
 
 START = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
@@ -20,12 +21,12 @@ class FakeHost(HostClock):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self.wall, self.steady_s, self.slept_s = START, 0.0, list[float]()
-        monkeypatch.setattr("duly.clock.time.monotonic", lambda: self.steady_s)
+        monkeypatch.setattr("duly.clock.time.monotonic_ns", lambda: round(self.steady_s * 1e9))
         monkeypatch.setattr("duly.clock.asyncio.sleep", self.sleep)
 
-    def read(self) -> datetime:
+    def read_us(self) -> int:
         """The wall clock."""
-        return self.wall
+        return instant_of(self.wall)
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass on both clocks."""

@@ -7,9 +7,10 @@ scheduler does at a boundary is what it does in production.
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from duly.clock import HostClock, Watcher
+from duly.instant import Instant, instant_of
 
 
 class ShiftedClock(HostClock):
@@ -17,11 +18,11 @@ class ShiftedClock(HostClock):
 
     def __init__(self, reads: datetime) -> None:
         super().__init__()
-        self._shift = reads - super().read()
+        self._shift_us = instant_of(reads) - super().read_us()
 
-    def read(self) -> datetime:
+    def read_us(self) -> Instant:
         """The shifted time."""
-        return super().read() + self._shift
+        return super().read_us() + self._shift_us
 
 
 class StagedClock(HostClock):
@@ -29,19 +30,19 @@ class StagedClock(HostClock):
 
     def __init__(self, stands_at: datetime) -> None:
         super().__init__()
-        self._stands_at: datetime | None = stands_at
-        self._shift = timedelta(0)
+        self._stands_at_us: Instant | None = instant_of(stands_at)
+        self._shift_us = 0
         self._runs = asyncio.Event()
 
-    def read(self) -> datetime:
+    def read_us(self) -> Instant:
         """The time on this clock."""
-        return self._stands_at or super().read() + self._shift
+        return self._stands_at_us or super().read_us() + self._shift_us
 
     def run_from(self, moment: datetime) -> float:
         """Let it run from *moment*. The answer is the `perf_counter` at which it reads just that."""
-        self._shift = moment - super().read()
+        self._shift_us = instant_of(moment) - super().read_us()
         began_s = time.perf_counter()
-        self._stands_at = None
+        self._stands_at_us = None
         self._runs.set()
         return began_s
 
