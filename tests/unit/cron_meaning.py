@@ -12,7 +12,7 @@ def are_equivalent(one: CronExpression, other: CronExpression) -> bool:
 def _meaning(expression: CronExpression) -> tuple[object, ...]:
     minutes, hours, _, months, _ = expression.masks
     days = tuple(
-        tuple(mask & (2 << _LONGEST_MONTHS[month]) - 1 for mask in expression._day_masks)
+        tuple(mask & (2 << _LONGEST_MONTHS[month]) - 1 for mask in expression._rest.day_masks)
         for month in range(1, 13)
         if months >> month & 1
     )

@@ -30,12 +30,12 @@ OF_CRON: tuple[Mutant, ...] = (
     mutant(
         "clock-change-not-looked-up",
         EXPRESSION,
-        "                    hour, minute = self._first_hour, self._first_minute\n"
+        "                    hour, minute = rest.hour_from[0], self._first_minute\n"
         "                    found = datetime(moment.year, month, day, hour, minute, 0, 0, zone)\n"
         "                    return (\n"
         "                        found if found < hi or line.shows_once(found) else self._searched_after(line, moment)\n"
         "                    )\n",
-        "                    hour, minute = self._first_hour, self._first_minute\n"
+        "                    hour, minute = rest.hour_from[0], self._first_minute\n"
         "                    return datetime(moment.year, month, day, hour, minute, 0, 0, zone)\n",
         wrong="A due on a later day is not checked against a change of the clocks in between.",
     ),
@@ -70,15 +70,15 @@ OF_CRON: tuple[Mutant, ...] = (
     mutant(
         "minute-kept-in-later-hour",
         EXPRESSION,
-        "                    hour = self._hour_from[hour + 1]\n                    minute = self._first_minute\n",
-        "                    hour = self._hour_from[hour + 1]\n                    minute = moment.minute\n",
+        "                    hour = rest.hour_from[hour + 1]\n                    minute = self._first_minute\n",
+        "                    hour = rest.hour_from[hour + 1]\n                    minute = moment.minute\n",
         wrong="The first due of a later hour is sought at the minute of the hour before.",
     ),
     mutant(
         "hour-field-ignored",
         EXPRESSION,
-        "minute = self._minute_from[moment.minute + 1] if self._hour_from[hour] == hour else _NONE\n",
-        "minute = self._minute_from[moment.minute + 1]\n",
+        "later = self._minutes >> minute + 1 if rest.hour_from[hour] == hour else 0\n",
+        "later = self._minutes >> minute + 1\n",
         wrong="On a day that matches, the hours that do not are due as well.",
     ),
 )

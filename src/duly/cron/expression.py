@@ -42,16 +42,9 @@ class CronExpression:
 
     text: str
     """The expression exactly as it was given."""
-    _masks: tuple[int, int, int, int, int]
-    _either: bool
-    _months: int
-    _day_masks: tuple[int, ...]
-    _minute_from: bytes
-    _hour_from: bytes
-    _month_from: bytes
-    _first_hour: int
+    _minutes: int
     _first_minute: int
-    _last_minute: int
+    _rest: "_Rest"
     _line: Timeline
 
     def __init__(self) -> None:
@@ -78,17 +71,18 @@ class CronExpression:
     @property
     def masks(self) -> tuple[int, int, int, int, int]:
         """Minute, hour, day, month and weekday as bit masks: bit n stands for value n."""
-        return self._masks
+        rest = self._rest
+        return self._minutes, rest.hours, rest.days, rest.months, rest.weekdays
 
     @property
     def either_day(self) -> bool:
         """Whether day and weekday are both restricted, so that either one is enough."""
-        return self._either
+        return self._rest.either
 
     @property
     def has_a_date(self) -> bool:
         """Whether some month that it names is long enough for some day that it names."""
-        return self._either or has_a_date(self._masks[2], self._masks[3])
+        return self._rest.either or has_a_date(self._rest.days, self._rest.months)
 
     def matches(self, moment: datetime) -> bool:
         """Whether the minute *moment* lies in is due: it matches, exists, and is shown for the first time."""
@@ -116,15 +110,17 @@ class CronExpression:
             if not lo <= moment < hi:
                 return self._searched_after(line, moment)
             line.used = (lo, hi)
-        month = moment.month
-        if self._months >> month & 1:
+        month, rest = moment.month, self._rest
+        if rest.months >> month & 1:
             day = moment.day
-            days = self._day_masks[(moment.weekday() - day) % 7] >> day
+            days = rest.day_masks[(moment.weekday() - day) % 7] >> day
             if days & 1:
-                hour = moment.hour
-                minute = self._minute_from[moment.minute + 1] if self._hour_from[hour] == hour else _NONE
-                if minute == _NONE:
-                    hour = self._hour_from[hour + 1]
+                hour, minute = moment.hour, moment.minute
+                later = self._minutes >> minute + 1 if rest.hour_from[hour] == hour else 0
+                if later:
+                    minute += (later & -later).bit_length()
+                else:
+                    hour = rest.hour_from[hour + 1]
                     minute = self._first_minute
                 if hour != _NONE:
                     found = datetime(moment.year, month, day, hour, minute, 0, 0, zone)
@@ -136,7 +132,7 @@ class CronExpression:
                 day += (days & -days).bit_length() - 1
                 # Every month has 28 days; the masks know nothing of longer ones.
                 if day <= 28 or day <= _month(moment.year, month)[1]:
-                    hour, minute = self._first_hour, self._first_minute
+                    hour, minute = rest.hour_from[0], self._first_minute
                     found = datetime(moment.year, month, day, hour, minute, 0, 0, zone)
                     return (
                         found if found < hi or line.shows_once(found) else self._searched_after(line, moment)
@@ -164,7 +160,7 @@ class CronExpression:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CronExpression):
             return NotImplemented
-        return (self.text, self._masks, self._either) == (other.text, other._masks, other._either)
+        return (self.text, self._minutes, self._rest) == (other.text, other._minutes, other._rest)
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -172,12 +168,12 @@ class CronExpression:
     def __repr__(self) -> str:
         if self._is_cron_text():
             return f"CronExpression.parse({self.text!r})"
-        return f"CronExpression.of_masks({self.text!r}, {self._masks!r})"
+        return f"CronExpression.of_masks({self.text!r}, {self.masks!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._is_cron_text():
             return type(self).parse, (self.text,)
-        return type(self).of_masks, (self.text, self._masks)
+        return type(self).of_masks, (self.text, self.masks)
 
     def _is_cron_text(self) -> bool:
         """Whether the text alone, parsed, means the same."""
@@ -194,24 +190,24 @@ class CronExpression:
     # --- faces: what the clock shows, no zone in sight ---
 
     def _matches_face(self, face: datetime) -> bool:
-        minutes, hours, *_ = self._masks
-        return bool(minutes >> face.minute & hours >> face.hour & 1) and self._matches_day(face)
+        is_time = self._minutes >> face.minute & self._rest.hours >> face.hour & 1
+        return bool(is_time) and self._matches_day(face)
 
     def _matches_day(self, face: datetime) -> bool:
-        day_mask = self._day_masks[(face.weekday() - face.day) % 7]
-        return bool(self._months >> face.month & day_mask >> face.day & 1)
+        day_mask = self._rest.day_masks[(face.weekday() - face.day) % 7]
+        return bool(self._rest.months >> face.month & day_mask >> face.day & 1)
 
     def _first_of_month_after(self, year: int, month: int, zone: tzinfo | None) -> datetime:
         """The first matching face of a later month. ValueError past the year 9999."""
-        days = 0
+        days, rest = 0, self._rest
         while not days:
-            month = self._month_from[month + 1]
+            month = rest.month_from[month + 1]
             if month == _NONE:
-                year, month = year + 1, self._month_from[0]
+                year, month = year + 1, rest.month_from[0]
             first_weekday, length = _month(year, month)
-            days = self._day_masks[first_weekday - 1] & (2 << length) - 1
+            days = rest.day_masks[first_weekday - 1] & (2 << length) - 1
         day = (days & -days).bit_length() - 1
-        return datetime(year, month, day, self._first_hour, self._first_minute, 0, 0, zone)
+        return datetime(year, month, day, rest.hour_from[0], self._first_minute, 0, 0, zone)
 
     def _first_minute_of_day_after(self, face: datetime) -> datetime:
         """The first matching face on a day later than that of *face*. ValueError past the year 9999."""
@@ -219,7 +215,7 @@ class CronExpression:
         if not days:
             return self._first_of_month_after(face.year, face.month, face.tzinfo)
         day = (days & -days).bit_length() - 1
-        return face.replace(day=day, hour=self._first_hour, minute=self._first_minute)
+        return face.replace(day=day, hour=self._rest.hour_from[0], minute=self._first_minute)
 
     def _last_minute_of_day_before(self, face: datetime) -> datetime:
         """The last matching face on a day before that of *face*. ValueError before the year 1."""
@@ -230,24 +226,26 @@ class CronExpression:
             if month < 1:
                 year, month = year - 1, 12
             days = self._days_in(year, month)
-        hour = self._masks[1].bit_length() - 1
-        return datetime(year, month, days.bit_length() - 1, hour, self._last_minute, tzinfo=face.tzinfo)
+        hour, minute = self._rest.hours.bit_length() - 1, self._minutes.bit_length() - 1
+        return datetime(year, month, days.bit_length() - 1, hour, minute, tzinfo=face.tzinfo)
 
     def _days_in(self, year: int, month: int) -> int:
-        if not self._months >> month & 1:
+        if not self._rest.months >> month & 1:
             return 0
         first_weekday, length = _month(year, month)
-        return self._day_masks[first_weekday - 1] & (2 << length) - 1
+        return self._rest.day_masks[first_weekday - 1] & (2 << length) - 1
 
     def _face_at_or_after(self, face: datetime) -> datetime:
         """The first matching face that is not earlier than *face*."""
         if face.second or face.microsecond:
             face = face.replace(second=0, microsecond=0) + _MINUTE
         if self._matches_day(face):
-            hour = face.hour
-            minute = self._minute_from[face.minute] if self._hour_from[hour] == hour else _NONE
-            if minute == _NONE:
-                hour, minute = self._hour_from[hour + 1], self._first_minute
+            hour, minute, hour_from = face.hour, face.minute, self._rest.hour_from
+            later = self._minutes >> minute if hour_from[hour] == hour else 0
+            if later:
+                minute += (later & -later).bit_length() - 1
+            else:
+                hour, minute = hour_from[hour + 1], self._first_minute
             if hour != _NONE:
                 return face.replace(hour=hour, minute=minute)
         return self._first_minute_of_day_after(face)
@@ -256,11 +254,11 @@ class CronExpression:
         """The last matching face that is not later than *face*; None before the year 1."""
         face = face.replace(second=0, microsecond=0, fold=0)
         if self._matches_day(face):
-            minutes, hours, *_ = self._masks
+            minutes, hours = self._minutes, self._rest.hours
             if hours >> face.hour & 1 and (earlier := minutes & (2 << face.minute) - 1):
                 return face.replace(minute=earlier.bit_length() - 1)
             if earlier := hours & (1 << face.hour) - 1:
-                return face.replace(hour=earlier.bit_length() - 1, minute=self._last_minute)
+                return face.replace(hour=earlier.bit_length() - 1, minute=minutes.bit_length() - 1)
         try:
             return self._last_minute_of_day_before(face)
         except ValueError:
@@ -331,20 +329,34 @@ def _expression_from(text: str, masks: tuple[int, int, int, int, int], *, either
     minutes, hours, days, months, weekdays = masks
     self = CronExpression.__new__(CronExpression)
     self.text = text
-    self._masks = masks
-    self._either = either
-    self._months = months
-    self._day_masks = _day_masks(days, weekdays, either)
-    self._minute_from = _table(minutes, 61)
-    self._hour_from = _table(hours, 25)
-    self._month_from = _table(months, 14)
-    self._first_hour = self._hour_from[0]
-    self._first_minute = self._minute_from[0]
-    self._last_minute = minutes.bit_length() - 1
-    self._line = timeline(UTC)
+    self._minutes = minutes
+    self._first_minute = (minutes & -minutes).bit_length() - 1
+    self._rest = _rest_of(hours, days, months, weekdays, either)
+    self._line = _UTC_LINE
     return self
 
 
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """What an expression says after the minute. Expressions that agree in it share one object."""
+
+    hours: int
+    days: int
+    months: int
+    weekdays: int
+    either: bool
+    day_masks: tuple[int, ...]
+    hour_from: bytes
+    month_from: bytes
+
+
+@lru_cache(maxsize=4096)
+def _rest_of(hours: int, days: int, months: int, weekdays: int, either: bool) -> _Rest:
+    tables = _day_masks(days, weekdays, either), _table(hours, 25), _table(months, 14)
+    return _Rest(hours, days, months, weekdays, either, *tables)
+
+
+_UTC_LINE = timeline(UTC)
 _kept = lru_cache(maxsize=8192)(_expression_of)
 
 
@@ -364,7 +376,6 @@ def has_a_date(days: int, months: int) -> bool:
     return any(months >> month & 1 and earliest <= _LONGEST_MONTHS[month] for month in range(1, 13))
 
 
-@lru_cache(maxsize=4096)
 def _table(mask: int, size: int) -> bytes:
     """For each value, the smallest value of *mask* that is not below it, or 255."""
     table, filled = b"", 0

@@ -5,7 +5,7 @@ that says what is wrong with this very text; nothing is guessed. Knows nothing o
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -22,10 +22,13 @@ class Field:
     highest: int
     every: int
     """The mask of all values: what `*` means."""
+    numbers: Mapping[str, int]
+    """The masks of the values as they are mostly written."""
 
 
 def _field(name: str, lowest: int, highest: int) -> Field:
-    return Field(name, lowest, highest, every=(2 << highest) - (1 << lowest))
+    numbers = {str(value): 1 << value for value in range(lowest, highest + 1)}
+    return Field(name, lowest, highest, (2 << highest) - (1 << lowest), numbers)
 
 
 MINUTE = _field("minute", 0, 59)
@@ -58,7 +61,7 @@ def parse_field(field: Field, text: str) -> int:
 def _mask(field: Field, text: str) -> int:
     mask = 0
     for element in text.split(","):
-        mask |= _element_mask(field, text, element)
+        mask |= field.numbers.get(element) or _element_mask(field, text, element)
     return mask
 
 
