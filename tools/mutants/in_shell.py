@@ -104,16 +104,16 @@ OF_STORES: tuple[Mutant, ...] = (
     mutant(
         "interruption-never-cleared",
         SCHEMA,
-        "for column in STATE_COLUMNS),\n        rows",
-        'for column in STATE_COLUMNS if column != "interrupted"),\n        rows',
+        "zip(STATE_COLUMNS, values, strict=True)]\n",
+        'zip(STATE_COLUMNS, values, strict=True) if column != "interrupted"]\n',
         wrong="An interruption stays in the store after it has been answered.",
     ),
     mutant(
         "end-not-in-row",
         SCHEMA,
-        '(f"{column} = new.{column}" for',
-        '(f"{column} = coalesce(new.{column}, task.{column})" if column == "running_since_us"'
-        ' else f"{column} = new.{column}" for',
+        '[f"{column} = {value}" for',
+        '[f"{column} = coalesce({value}, {column})" if column == "running_since_us"'
+        ' else f"{column} = {value}" for',
         wrong="A run that has ended is still under way as far as the store knows.",
     ),
     mutant(

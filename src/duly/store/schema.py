@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import count
 
 import apsw
 
@@ -40,16 +41,18 @@ def sql(name: str) -> str:
 
 
 @cache
-def task_sql(name: str, rows: str = "") -> str:
-    """A statement on the table of tasks, by name, with the columns that a task has; *rows* for `save`."""
-    return sql(name).format(
-        columns=", ".join(COLUMNS),
-        column_values=json_values(len(COLUMNS)),
-        state=", ".join(STATE_COLUMNS),
-        state_values=json_values(1 + len(STATE_COLUMNS)),  # with the id
-        assignments=", ".join(f"{column} = new.{column}" for column in STATE_COLUMNS),
-        rows=rows,
-    )
+def task_sql(name: str) -> str:
+    """A statement on the table of tasks, by name, with the columns that a task has."""
+    return sql(name).format(columns=", ".join(COLUMNS), column_values=json_values(len(COLUMNS)))
+
+
+@cache
+def save_sql(is_alike: tuple[bool, ...]) -> str:
+    """The statement that saves tasks whose states are alike in these columns."""
+    bound, listed = count(2), count(1)
+    values = [f"?{next(bound)}" if alike else f"value ->> {next(listed)}" for alike in is_alike]
+    assignments = [f"{column} = {value}" for column, value in zip(STATE_COLUMNS, values, strict=True)]
+    return sql("save").format(assignments=", ".join(assignments))
 
 
 def json_values(count: int) -> str:
