@@ -12,7 +12,7 @@ from duly import Scheduler, ScheduleTaskError, StoreError, StoreInUseError
 from duly.store import SQLiteStore
 from duly.store.reading import records_in
 from duly.store.schema import migrate, migrations
-from duly.testing import VirtualClock
+from duly.testing import FaultyStore, VirtualClock
 from tests.worlds.scheduler import HOUR, MINUTE, World
 from tests.worlds.stores import StoreFactory, by_hand, hooked
 
@@ -40,6 +40,32 @@ async def test_no_callback_without_a_durable_start(same_store: StoreFactory) -> 
         "StoreRecovered",
     ]
     assert "the disk is full" in world.told("StoreFault")[0][1]["error"]
+
+
+@pytest.mark.excused("L1")  # nothing starts while the store cannot write (decision 0008)
+async def test_fault_between_two_waves(tmp_path: Path) -> None:
+    """What a burst wrote before a fault has started; the rest starts once, when the fault has passed."""
+    store = SQLiteStore(tmp_path / "state.db")
+    faulty = FaultyStore(store)
+    world = World(lambda: faulty)
+
+    async def failing() -> None:
+        world.calls.append(("a", "12:01:00"))
+        faulty.fail(FULL)
+
+    names, (_, cron, _, delay) = "abcde", world.task("a", "1 * * * *")
+    rest = [world.task(name, cron) for name in names[1:]]
+    scheduler = await world.begin(("a", cron, failing, delay), *rest)
+    scheduler._poller.wave = 1
+    await world.until("12:01:00")
+    # When a was called, b had been handed to the store, and its answer was lost.
+    running = by_hand(store, "SELECT name FROM task WHERE running_since_us IS NOT NULL")
+    assert running == [("a",), ("b",)]
+    assert [name for name, _ in world.calls] == ["a"]
+    faulty.heal()
+    await world.until("12:02:00")
+    assert [name for name, _ in world.calls] == list(names)
+    await world.scheduler.stop()
 
 
 async def test_ends_are_kept_until_they_can_be_written(same_store: StoreFactory) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from duly.engine.poller import WAVE
 from duly.instant import MINUTE_US, SECOND_US, Instant, instant_of
 from tests.simulation.disk import Cut, DiskFault
 from tests.simulation.families import Families
@@ -124,6 +125,7 @@ def drawn(seed: int, faults: Faults | None = None) -> Plan:
         behaviours=_behaviours(seed, lists) if faults.callback else {},
         is_durable=rng.random() < 0.8,
         run_timeout_us=rng.choice((None, None, 90 * SECOND_US, 15 * MINUTE_US)),
+        wave=rng.choice((1, 2, WAVE, WAVE)),
     )
 
 

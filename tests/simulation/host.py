@@ -172,6 +172,7 @@ class SimulatedProcess:
             listeners=[_on_event] if plan.duration_us < _LONG_US else [],
             run_timeout=None if timeout_us is None else timedelta(microseconds=timeout_us),
         )
+        self.scheduler._poller.wave = plan.wave
         self.recorder = Recorder(
             None,
             listeners=[host.note],

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from duly.engine.poller import WAVE
 from duly.instant import MINUTE_US, SECOND_US, Instant
 from tests.simulation.disk import Cut, DiskFault
 from tests.simulation.steady import Point
@@ -181,6 +182,8 @@ class Plan:
     is_durable: bool = True
     """Whether the store is the SQLite store on the simulated disk, or the one in memory."""
     run_timeout_us: int | None = None
+    wave: int = WAVE
+    """So many runs the scheduler starts with one write."""
     heal_us: int = 5 * MINUTE_US
 
     @property

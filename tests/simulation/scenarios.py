@@ -46,4 +46,21 @@ STOPPING = Plan(
 )
 """A stop that waits for a run, a stop from inside a callback, and going on after it."""
 
-SCENARIOS = {"first-start": FIRST_START, "changing-lists": CHANGING_LISTS, "stopping": STOPPING}
+WAVES = Plan(
+    seed=4,
+    zone="Europe/Berlin",
+    start_us=_NOON_US,
+    duration_us=65 * SECOND_US,
+    items=(_A, _B, _C),
+    actions=(Stop(60 * SECOND_US), Initialize(60 * SECOND_US + 1)),
+    behaviours={"a": (Behaviour(How.RAISE), Behaviour()), "c": (Behaviour(lasts_us=62 * SECOND_US),)},
+    wave=1,
+)
+"""Bursts of three that start one by one, each written while the one before is called; a stop between them."""
+
+SCENARIOS = {
+    "first-start": FIRST_START,
+    "changing-lists": CHANGING_LISTS,
+    "stopping": STOPPING,
+    "waves": WAVES,
+}

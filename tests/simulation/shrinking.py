@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
+from duly.engine.poller import WAVE
 from duly.instant import MINUTE_US, SECOND_US
 from tests.simulation.disk import Cut
 from tests.simulation.plan import Action, Behaviour, Crash, Initialize, Items, Plan
@@ -62,6 +63,8 @@ def _shorter(plan: Plan) -> Iterator[Plan]:
             yield replace(plan, behaviours={**plan.behaviours, name: fewer})
     if plan.run_timeout_us is not None:
         yield replace(plan, run_timeout_us=None)
+    if plan.wave != WAVE:
+        yield replace(plan, wave=WAVE)
     for index, action in enumerate(plan.actions):
         for simpler in _simpler(action):
             yield replace(plan, actions=(*plan.actions[:index], simpler, *plan.actions[index + 1 :]))
@@ -109,6 +112,8 @@ def story(plan: Plan) -> str:
         lines.append(f"  runs of {name}: {told}")
     if plan.run_timeout_us is not None:
         lines.append(f"  run_timeout {plan.run_timeout_us / SECOND_US:g} s")
+    if plan.wave != WAVE:
+        lines.append(f"  starts in waves of {plan.wave}")
     lines += [f"  at {action.at_us / SECOND_US:g} s: {_told(action)}" for action in plan.actions]
     lines.append(f"  healed at {plan.duration_us / SECOND_US:g} s")
     return "\n".join(lines)

@@ -115,5 +115,5 @@ def test_limit_leaves_the_rest_ready() -> None:
     book = book_with(a="* * * * *", b="* * * * *", c="* * * * *")
     book.ready["gone"] = None
     assert book.names_to_look_at(NOON_US, 2) == ["a", "b"]
-    assert book.names_to_look_at(NOON_US, None) == ["c"]
-    assert book.names_to_look_at(NOON_US, None) == []
+    assert book.names_to_look_at(NOON_US, 9) == ["c"]
+    assert book.names_to_look_at(NOON_US, 9) == []

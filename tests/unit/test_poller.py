@@ -12,7 +12,7 @@ from duly.core.registration import Callback
 from duly.core.task import Task, registered
 from duly.core.timetable import Timetables
 from duly.engine.limits import RunLimits
-from duly.engine.poller import Poller
+from duly.engine.poller import WAVE, Poller
 from duly.engine.rules import Begin
 from duly.engine.runs import ActiveRun
 from duly.engine.tasks import TaskRules
@@ -42,7 +42,7 @@ class _RemoteBackend:
 
     def __init__(self) -> None:
         self.writing = asyncio.Lock()
-        self.claims: list[tuple[int | None, asyncio.Future[list[Start]]]] = []
+        self.claims: list[tuple[int, asyncio.Future[list[Start]]]] = []
         self.notes: list[str] = []
         self.finish = asyncio.Event()
 
@@ -55,9 +55,7 @@ class _RemoteBackend:
     def next_us(self) -> Instant | None:
         return None
 
-    async def claim(
-        self, _now_us: Instant, at_most: int | None, on_look: Callable[[int], None]
-    ) -> Sequence[Start]:
+    async def claim(self, _now_us: Instant, at_most: int, on_look: Callable[[int], None]) -> Sequence[Start]:
         answer: asyncio.Future[list[Start]] = asyncio.get_running_loop().create_future()
         self.claims.append((at_most, answer))
         starts = await answer
@@ -181,6 +179,30 @@ async def test_no_room() -> None:
     world.poller.wake()
     await world.rest()
     assert [at_most for at_most, _ in world.backend.claims] == [2, 0]
+    await world.poller.drop()
+
+
+async def test_waves() -> None:
+    """In a burst the next wave is claimed before the callbacks of this one are called."""
+    world = World()
+    world.backend.has_more = lambda: len(world.backend.claims) < 3  # type: ignore[method-assign]
+    await world.rest()
+    claims = world.backend.claims
+    claim, orders = world.backend.claim, list[str]()
+
+    async def noting(now_us: Instant, at_most: int, on_look: Callable[[int], None]) -> Sequence[Start]:
+        orders.append(f"claim after {len(world.backend.notes)} notes")
+        return await claim(now_us, at_most, on_look)
+
+    world.backend.claim = noting  # type: ignore[method-assign,assignment]
+    await world.answer("a")
+    assert orders == ["claim after 1 notes"], "before the call of a"
+    await world.answer("b")
+    assert orders[1:] == ["claim after 3 notes"], "before the call of b"
+    await world.answer("c")
+    assert len(claims) == 3
+    assert world.backend.notes == [f"{name} {what}" for name in "abc" for what in ("begun", "called")]
+    assert {at_most for at_most, _ in claims} == {WAVE}
     await world.poller.drop()
 
 

@@ -239,9 +239,9 @@ OF_LIMITS: tuple[Mutant, ...] = (
     mutant(
         "room-never-given-back",
         "engine/local.py",
-        "        # Whether or not its item is still there: it is the run that took the room.\n"
-        "        self.named.free(self._rules.limit_of(run.before))\n",
-        "",
+        "            # Whether or not its item is still there: it is the run that took the room.\n"
+        "            self.named.free(self._rules.limit_of(run.before))\n",
+        "            pass\n",
         wrong="A run that has ended counts in its named limit for ever.",
     ),
     mutant(

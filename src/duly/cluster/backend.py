@@ -51,8 +51,6 @@ from duly.events import CUT_OFF, Announcer, described
 from duly.instant import MINUTE_US, SECOND_US, Instant
 from duly.marks import mark
 
-BATCH = 512
-"""So many rows are claimed at once: what a node starts in 50 ms, also on a busy machine."""
 _UNREADABLE_US = MINUTE_US
 """So long a row that cannot be read is left alone."""
 _ENDS = 2_000
@@ -278,10 +276,10 @@ class RowBackend(Generic[T]):
     # --- starts ---
 
     async def claim(
-        self, now_us: Instant, at_most: int | None, on_look: Callable[[int], None]
+        self, now_us: Instant, at_most: int, on_look: Callable[[int], None]
     ) -> Sequence[Begin[T]]:
         """Write the ends that came in, and claim what is due now."""
-        limit = min(BATCH, BATCH if at_most is None else at_most) if self.node.may_claim() else 0
+        limit = at_most if self.node.may_claim() else 0
         if not limit and not self.node.ends:
             self._has_more = False
             return ()

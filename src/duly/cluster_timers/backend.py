@@ -77,7 +77,7 @@ class TimerBackend(RowBackend[TimerState]):
         return [active.item for active in self._active.values()]
 
     async def claim(
-        self, now_us: Instant, at_most: int | None, on_look: Callable[[int], None]
+        self, now_us: Instant, at_most: int, on_look: Callable[[int], None]
     ) -> Sequence[Begin[TimerState]]:
         """Look at what runs, write the ends that came in, and claim what is due."""
         self._look_at_running(now_us)

@@ -63,11 +63,11 @@ class Backend(Protocol[T]):
     # --- starts ---
 
     async def claim(
-        self, now_us: Instant, at_most: int | None, on_look: Callable[[int], None]
+        self, now_us: Instant, at_most: int, on_look: Callable[[int], None]
     ) -> Sequence[Begin[T]]:
         """Write the ends that came in, and claim the starts to make now, *at_most* so many.
 
-        None is no limit. With 0 only ends are written. *on_look* is called once with the number of items that
+        With 0 only ends are written. *on_look* is called once with the number of items that
         are looked at, if there are any, before any event about them.
         A fault of the store is announced and not raised: then nothing is returned. If anything is raised,
         also by a cancellation, what was not returned is still owed.

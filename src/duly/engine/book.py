@@ -187,15 +187,10 @@ class Book(Generic[T]):
                 self.change(entry, task)
         self.set_agenda()
 
-    def names_to_look_at(self, now_us: Instant, at_most: int | None) -> list[str]:
+    def names_to_look_at(self, now_us: Instant, at_most: int) -> list[str]:
         """The names that are ready or whose instant has come; beyond *at_most* they stay ready."""
         for name in self.agenda.take(now_us):
             self.ready[name] = None
-        if not self.ready:
-            return []
-        if at_most is None:
-            ready, self.ready = self.ready, OrderedDict()
-            return [name for name in ready if name in self.entries]
         names: list[str] = []
         while self.ready and len(names) < at_most:
             # The oldest first: with a limit, no name waits for ever behind others.

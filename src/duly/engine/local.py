@@ -83,7 +83,7 @@ class LocalBackend(Generic[T]):
     # --- starts ---
 
     async def claim(
-        self, now_us: Instant, at_most: int | None, on_look: Callable[[int], None]
+        self, now_us: Instant, at_most: int, on_look: Callable[[int], None]
     ) -> Sequence[Begin[T]]:
         """Write the ends that came in, with the starts that are owed now. Hold `writing`."""
         # First: the rules must not decide with items that are still in the old time.
@@ -118,6 +118,8 @@ class LocalBackend(Generic[T]):
             self._rules.emit_changed(self._announcer, before, after, self.book.zone)
         if len(look.starts) != len(names):
             self._look_again_at(names, {start.before.name for start in look.starts}, now_us)
+        if not self.named.sizes:
+            return look.starts
         return self.named.admitted(look.starts, self._rules, self._announcer)
 
     def _look_again_at(self, names: list[str], owed: set[str], now_us: Instant) -> None:
@@ -134,10 +136,12 @@ class LocalBackend(Generic[T]):
 
     def give_back(self, starts: Sequence[Begin[T]]) -> None:
         """Nothing was started: what is owed stays owed, and the record must say so again."""
-        for start in starts:
+        # To the front again, and the oldest first: they were taken from there.
+        for start in reversed(starts):
             mark("start put back")
             self.named.free(self._rules.limit_of(start.before))
             self.book.ready[start.before.name] = None
+            self.book.ready.move_to_end(start.before.name, last=False)
             assert start.after.running_since_us is not None
             # The store may have this start as a run under way. If it is read again, that run counts as ours.
             self.book.put_back[start.before.name] = start.after.running_since_us
@@ -192,8 +196,9 @@ class LocalBackend(Generic[T]):
 
     def on_end(self, run: ActiveRun[T], error: BaseException | None) -> T | None:
         """Note the end of a run; what its item is now, if it is in the book."""
-        # Whether or not its item is still there: it is the run that took the room.
-        self.named.free(self._rules.limit_of(run.before))
+        if self.named.sizes:
+            # Whether or not its item is still there: it is the run that took the room.
+            self.named.free(self._rules.limit_of(run.before))
         entry = self._entry_of(run)
         if entry is None:
             self.book.end_orphaned(run, lambda task: self._rules.ended(task, run, error))

@@ -49,6 +49,8 @@ class ActiveRun(msgspec.Struct, Generic[T], eq=False):
     """When its callback returned or raised."""
     ahead_us: int = 0
     """How far the clock was set before that end, by steps that its item does not know yet."""
+    timeout_us: int | None = None
+    """So long after its call it is cancelled."""
     is_superseded: bool = False
     """Its task was overridden or removed since: its end arms no retry and sets no times."""
     is_timed_out: bool = False
