@@ -238,6 +238,7 @@ class App:
         """Each looks for the end of a run that was asked for, and that another process may run."""
         self._elsewhere: set[asyncio.Future[None]] = set()
         """Runs that the process that holds the store was asked for."""
+        self._is_listening = False
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         """Requests whose run has not begun, by task."""
         self._running: dict[str, list[asyncio.Future[None]]] = {}
@@ -500,6 +501,10 @@ class App:
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         ended.add_done_callback(retrieve_outcome)
         # Before the request is written: its run may start before the answer is here.
+        if not self._is_listening:
+            # Only now: an event costs as much as the run that it tells of, and nobody has waited for one.
+            self._is_listening = True
+            self._scheduler._announcer.listen(self._on_event, _RUN_EVENTS)  # noqa: SLF001
         self._waiting.setdefault(name, []).append(ended)
         try:
             with self._naming(name):
@@ -627,14 +632,12 @@ class App:
 
     def _on_event(self, event: Event) -> None:
         """Settle the requests whose runs have begun or ended."""
-        name = event.fields.get("taskName")
-        if not isinstance(name, str):
-            return
+        name = event.fields["taskName"]
         # A start answers all requests that stand, so it takes all who wait. A request that comes while the
         # run is going on waits for the next.
         if event.name == "TaskRunStarted" and name in self._waiting:
             self._running.setdefault(name, []).extend(self._waiting.pop(name))
-        elif event.name in {"TaskRunCompleted", "TaskRunFailed"}:
+        else:
             for ended in self._running.pop(name, []):
                 if ended.done():
                     continue

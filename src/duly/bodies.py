@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 from uuid import UUID
 
 from duly.core.causes import Start, scheduled_us
-from duly.core.registration import Callback, is_async_callable
+from duly.core.registration import Callback, is_async_callable, takes_nothing
 from duly.engine.runs import current_run as active_run
 from duly.engine.task_runs import this_node
 from duly.engine.tasks import run_id_of
@@ -119,6 +119,8 @@ class Body:
 
     def check(self, where: str, /, *args: object, **kwargs: object) -> None:
         """Raise TypeError that names *where* if the function does not take these arguments."""
+        if not (args or kwargs or self._run_parameters) and takes_nothing(self._function):
+            return
         signature = _signature_of(self._function)
         if signature is None:
             return  # some builtins have none

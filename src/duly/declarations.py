@@ -114,6 +114,9 @@ class Declarations:
         self.tasks: dict[str, Registration] = {}
         self.kinds: dict[str, EntryKind] = {}
         self._bodies: dict[str, tuple[Callable[..., object], Body]] = {}
+        self._retry = Retry()
+        self._options: dict[Options, Options] = {}
+        """Tasks with equal options share one object."""
         self._tags: dict[str, tuple[str, ...]] = {}
         """Of tasks and of kinds; nobody else needs to know them."""
 
@@ -141,7 +144,7 @@ class Declarations:
             delay_us,
             run_options if enabled else msgspec.structs.replace(run_options, enabled=False),
         )
-        self._tags[f"task {name}"] = _tags(where, options)
+        self._note_tags("task", name, _tags(where, options))
 
     def add_kind(self, function: Callable[..., object], options: Mapping[str, Any]) -> None:
         """Declare a function as a kind of entries. Raises TypeError or ValueError that names it."""
@@ -156,7 +159,7 @@ class Declarations:
         )
         # The function as it was decorated: `add(kind=function)` finds the kind by it.
         self._bodies[name] = function, body
-        self._tags[f"kind {name}"] = _tags(where, options)
+        self._note_tags("kind", name, _tags(where, options))
 
     def entry(
         self,
@@ -180,6 +183,10 @@ class Declarations:
         # In the zone of now: another program that runs it may have another, and this one may change.
         zone = options.get("timezone") or self.zone
         return NewEntry(name, self._text(where, name, schedule, zone, options.get("spread")), text)
+
+    def _note_tags(self, what: str, name: str, tags: tuple[str, ...]) -> None:
+        if tags:
+            self._tags[f"{what} {name}"] = tags
 
     def tags_of(self, task: Task) -> tuple[str, ...]:
         key = f"task {task.name}" if task.entry is None else f"kind {entry_text(task.entry).kind}"
@@ -207,13 +214,13 @@ class Declarations:
             raise
 
     def _run_options(self, where: str, options: Mapping[str, Any]) -> tuple[int, Options]:
-        retry, timeout = options.get("retry", "1m"), options.get("timeout")
+        retry, timeout = options.get("retry", self._retry), options.get("timeout")
         policy = retry if isinstance(retry, Retry) else Retry(_length(f"{where}: retry", retry))
         limit, longest = options.get("limit"), policy.max_delay
         if limit is not None and limit not in self.limits:
             known = ", ".join(map(repr, sorted(self.limits))) or "none; say App(limits={...})"
             raise ValueError(f"{where}: limit={limit!r} is not among the limits of the app ({known})")
-        return length_of(where, policy.delay), Options(
+        run_options = Options(
             timeout_us=None if timeout is None else length_of(f"{where}: timeout", timeout),
             retry_factor=policy.factor,
             retry_longest_us=None if longest is None else length_of(where, longest),
@@ -221,6 +228,7 @@ class Declarations:
             catch_up_us=_catch_up_us(where, options.get("catch_up", "once")),
             limit=limit,
         )
+        return length_of(where, policy.delay), self._options.setdefault(run_options, run_options)
 
 
 def zone_of(what: str, zone: object) -> tzinfo | None:

@@ -8,6 +8,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
 from typing import Literal, overload
 
 from duly.core.timing import is_plain
@@ -189,6 +190,7 @@ def length_of(what: str, length: object) -> int:
     return us
 
 
+@lru_cache(maxsize=256)
 def _parsed_us(text: str) -> int:
     us, position, rest = 0, 0, text.strip().lower()
     while (part := _PART.match(rest, position)) is not None:

@@ -109,12 +109,12 @@ def _check_callback(callback: object) -> None:
     if not is_async_callable(callback):
         reason = "must be async; wrap a blocking function as duly.in_thread(fn)"
         raise InvalidRegistrationError(field="callback", value=callback, reason=reason)
-    if not _takes_nothing(callback):
+    if not takes_nothing(callback):
         reason = "must take no arguments; bind them with functools.partial(fn, ...)"
         raise InvalidRegistrationError(field="callback", value=callback, reason=reason)
 
 
-def _takes_nothing(callback: Any) -> bool:
+def takes_nothing(callback: Any) -> bool:
     """Whether *callback* can be called without arguments, as far as its signature says."""
     if type(callback) is FunctionType and not callback.__code__.co_kwonlyargcount:
         return callback.__code__.co_argcount <= len(callback.__defaults__ or ())
