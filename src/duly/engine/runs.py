@@ -8,7 +8,7 @@ an end means is for the poller to say.
 
 import asyncio
 import types
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable
 from contextvars import ContextVar
 from typing import Any, Generic
@@ -23,6 +23,7 @@ from duly.forks import end_if_forked, process_id
 from duly.instant import Instant
 from duly.threads import ENDED_EARLY
 
+_ENDS_AT_ONCE = 64
 _CYCLES_TO_DIE = 10
 """Turns of the loop that a cancelled run gets to end, before it is left behind."""
 
@@ -80,7 +81,7 @@ class Runs(Generic[T]):
         self.pid = process_id()
         """The process whose runs these are; a forked child of it has none."""
         self._live: set[ActiveRun[T]] = set()
-        self._finished: list[tuple[ActiveRun[T], BaseException | None]] = []
+        self._finished: deque[tuple[ActiveRun[T], BaseException | None]] = deque()
         self._waiting: Counter[ActiveRun[T]] = Counter()
         """Runs that are themselves inside `initialize` or `stop`; to wait for those is to wait for ever."""
         self._changed = Signal()
@@ -211,10 +212,11 @@ class Runs(Generic[T]):
         self._changed.notify()
 
     def _settle(self) -> None:
-        """Do what follows from the ends of runs."""
-        # Taken before they are handled: an end that comes meanwhile asks for a turn of its own.
-        finished, self._finished = self._finished, []
-        for run, error in finished:
+        """Do what follows from the ends of runs, some at a time: in a burst the starts come first."""
+        if len(self._finished) > _ENDS_AT_ONCE:
+            asyncio.get_running_loop().call_soon(self._settle)
+        for _ in range(min(len(self._finished), _ENDS_AT_ONCE)):
+            run, error = self._finished.popleft()
             self._live.discard(run)
             self._waiting.pop(run, None)
             if not run.is_dropped:
