@@ -34,29 +34,15 @@ def faults_of(seed: int) -> list[str]:
     return app_lived(app_drawn(seed), lambda: store)
 
 
-@pytest.mark.parametrize("first", range(0, 200, 50))
-def test_no_life_differs_from_the_model(first: int) -> None:
-    """Every run of every life begins when, why and for what the model says."""
-    for seed in range(first, first + 50):
-        assert faults_of(seed) == [], f"seed {seed}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(200, 10_200, 500))
-def test_no_life_of_thousands_differs_from_the_model(first: int) -> None:
-    """Nor does any of thousands of others."""
-    for seed in range(first, first + 500):
-        assert faults_of(seed) == [], f"seed {seed}"
-
-
-@pytest.mark.parametrize("drawn", [entries_drawn, limited_drawn])
+@pytest.mark.parametrize("drawn", [app_drawn, entries_drawn, limited_drawn])
 @pytest.mark.parametrize(
-    "first", [0, 50, *(pytest.param(first, marks=pytest.mark.slow) for first in range(100, 2_100, 50))]
+    "first", [0, 50, *(pytest.param(first, marks=pytest.mark.slow) for first in range(100, 5_100, 50))]
 )
-def test_no_life_with_entries_or_a_limit_differs_from_the_model(
-    first: int, drawn: Callable[[int], AppPlan]
-) -> None:
-    """Entries run by the kinds of now, and what waits for room begins in turn; the checker says the same."""
+def test_no_life_differs_from_the_model(first: int, drawn: Callable[[int], AppPlan]) -> None:
+    """Every run of every life begins when, why and for what the model says; the checker has no objection.
+
+    Entries run by the kinds of now, and what waits for room begins in turn.
+    """
     for seed in range(first, first + 50):
         faults, outcome = app_faults(drawn(seed))
         assert (faults, outcome.violations, outcome.faults) == ([], [], []), f"seed {seed}"
@@ -90,11 +76,21 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_at_once")
 @pytest.mark.parametrize("nodes", [1, 2, 3])
-@pytest.mark.parametrize("first", range(0, 80, 40))
+@pytest.mark.parametrize(
+    "first", [0, 40, *(pytest.param(first, marks=pytest.mark.slow) for first in range(80, 2_080, 40))]
+)
 def test_no_life_in_a_cluster_differs_from_the_model(first: int, nodes: int) -> None:
-    """Nodes start every run when, why and for what the model says, whichever of them is asked for it."""
+    """Nodes start every run when, why and for what the model says, whichever of them is asked for it.
+
+    The checker has no objection either. It judges most starts of two nodes, controls or not.
+    """
+    checked = unknown = 0
     for seed in range(first, first + 40):
-        assert app_lived(app_drawn(seed), nodes_of_a_cluster(), nodes) == [], f"seed {seed}"
+        faults, outcome = app_faults(app_drawn(seed), nodes_of_a_cluster(), nodes)
+        assert (faults, outcome.violations, outcome.faults) == ([], [], []), f"seed {seed}"
+        checked += outcome.tallies["S1d"].checked
+        unknown += outcome.tallies["S1d"].unknown
+    assert nodes != 2 or checked > 20 * unknown > 0
 
 
 @pytest.mark.usefixtures("_at_once")
@@ -104,16 +100,6 @@ def test_no_life_with_entries_in_a_cluster_differs_from_the_model(nodes: int) ->
     for seed in range(40):
         faults, outcome = app_faults(entries_drawn(seed), nodes_of_a_cluster(), nodes)
         assert (faults, outcome.violations, outcome.faults) == ([], [], []), f"seed {seed}"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("_at_once")
-@pytest.mark.parametrize("nodes", [1, 2, 3])
-@pytest.mark.parametrize("first", range(80, 2_080, 250))
-def test_no_life_of_thousands_in_a_cluster_differs_from_the_model(first: int, nodes: int) -> None:
-    """Nor does any of thousands of others."""
-    for seed in range(first, first + 250):
-        assert app_lived(app_drawn(seed), nodes_of_a_cluster(), nodes) == [], f"seed {seed}"
 
 
 # --- what is broken is found out ---
@@ -207,27 +193,6 @@ def test_wrong_app_is_found_out(
 
 
 # --- the checker, which sees only the trace ---
-
-
-@pytest.mark.parametrize("first", range(0, 400, 100))
-def test_no_life_violates_the_properties_of_traces(first: int) -> None:
-    """Of no life the checker says that anything is wrong, or that the trace is not as it should be."""
-    for seed in range(first, first + 100):
-        outcome = app_judged(app_drawn(seed))
-        assert (outcome.violations, outcome.faults) == ([], []), f"seed {seed}"
-
-
-@pytest.mark.usefixtures("_at_once")
-@pytest.mark.parametrize("first", range(0, 160, 40))
-def test_no_life_in_a_cluster_violates_the_properties_of_traces(first: int) -> None:
-    """Nor of the traces of two nodes together; and most starts are judged there, controls or not."""
-    checked = unknown = 0
-    for seed in range(first, first + 40):
-        outcome = app_judged(app_drawn(seed), nodes_of_a_cluster(), 2)
-        assert (outcome.violations, outcome.faults) == ([], []), f"seed {seed}"
-        checked += outcome.tallies["S1d"].checked
-        unknown += outcome.tallies["S1d"].unknown
-    assert checked > 20 * unknown > 0
 
 
 WRONG_ON_NODES = [
