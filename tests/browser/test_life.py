@@ -44,12 +44,12 @@ def test_output_is_followed(site: Served, opened: Opening) -> None:
     page = opened(f"{site.url}/runs/{run}")
     _marked(page)
     site.call(lambda: site.world.outputs[run].write(b"first line\n"))
-    expect(page.locator("#output")).to_have_text("first line\n")
+    expect(page.locator(".output")).to_have_text("first line\n")
     site.call(lambda: site.world.outputs[run].write("zweite Zeile \u2713 <i>\n".encode()))
-    expect(page.locator("#output")).to_have_text("first line\nzweite Zeile \u2713 <i>\n")
+    expect(page.locator(".output")).to_have_text("first line\nzweite Zeile \u2713 <i>\n")
     site.do(site.world.run_ended(run))
     expect(page.locator(".lead")).to_contain_text("success")
-    expect(page.locator("#output")).not_to_have_attribute("data-tail", re.compile(".*"))
+    expect(page.locator(".viewer")).not_to_have_attribute("data-running", re.compile(".*"))
     assert _is_unreloaded(page)
 
 
@@ -107,19 +107,6 @@ def test_old_session_is_renewed(site: Served, opened: Opening) -> None:
     _confirm(page, "Stop web", "Stop")
     expect(page.locator("#toasts")).to_contain_text("Stopped web.")
     assert site.world.did[-1] == ("stop", "web")
-
-
-def test_time_line_looks_closer(site: Served, opened: Opening) -> None:
-    """The time line shows a day, six hours or one, without a reload, and stays so while things happen."""
-    page = opened(site.url)
-    _marked(page)
-    page.get_by_role("link", name="1 h", exact=True).click()
-    expect(page.get_by_role("heading", name="Last and next hour")).to_be_visible()
-    run = site.do(site.world.run_began("certificates", "manual"))
-    expect(page.get_by_role("link", name=f"run {run}: running")).to_be_visible()
-    expect(page.get_by_role("heading", name="Last and next hour")).to_be_visible()
-    assert page.url.endswith("/?hours=1")
-    assert _is_unreloaded(page)
 
 
 # --- acting ---
@@ -297,11 +284,3 @@ def test_thousands_stay_fluent(crowd: Served, opened: Opening) -> None:
     expect(page.locator("tbody tr")).to_have_count(1)
     assert "only=disabled" in page.url
     assert _is_unreloaded(page)
-
-
-def test_overview_of_thousands(crowd: Served, opened: Opening) -> None:
-    """The overview of 5,000 timers shows the lanes that matter, and one for all others."""
-    page = opened(crowd.url)
-    lanes = page.locator(".lane")
-    expect(lanes).to_have_count(14)
-    expect(lanes.last).to_contain_text("others")

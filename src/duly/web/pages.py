@@ -8,7 +8,7 @@ audited there. While the timers are off there are no pages of timers.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
+from datetime import datetime, tzinfo
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from duly.core.causes import Reason
 from duly.daemon import health, views
 from duly.daemon.protocol import BUSY, DISABLED, NOT_FOUND, OperationError
 from duly.formatting import counted
-from duly.instant import MINUTE_US
+from duly.instant import MINUTE_US, datetime_at, instant_of
 from duly.store.history import FAILURES, RunRow, RunSearch, Span
 from duly.web import formatting, models, timeline
 from duly.web.api import perform
@@ -57,6 +57,7 @@ _OUTPUT_PREVIEW = 20_000
 """Characters of an output that are in the page; the script asks for the rest."""
 _YEAR_US = 365 * DAY_US
 _LAST_ID = 2**62
+_FIRST_YEAR, _LAST_YEAR = 1900, 9000
 _WORST_FIRST = ("bad", "calm", "good")
 _STATUSES = {NOT_FOUND: 404, DISABLED: 404, READ_ONLY: 403, BUSY: 503}
 _DONE = {
@@ -270,8 +271,8 @@ class Pages:
             "details": details,
             "fault": found.fault,
             "stale": picture.stale,
-            "asked_at": query.get("at", "")[:40],
-            "has_bad_at": bool(query.get("at")) and at is None,
+            "asked_at": _face_of(at, moment.zone_of(details.zone)),
+            "bad_at": query.get("at", "")[:40] if at is None else "",
             "runs": [run_facts(row, moment.now_us) for row in found.rows[:_RUNS_SHOWN]],
             "runs_href": href,
             "plot": await asyncio.to_thread(plot_of, found.rows, moment),
@@ -521,9 +522,18 @@ class Pages:
 def _moment_in(text: str) -> datetime | None:
     """The minute that is asked for: by the clocks of a schedule, unless it has an offset."""
     try:
-        return datetime.fromisoformat(text)
+        at = datetime.fromisoformat(text)
     except ValueError:
         return None
+    return at if _FIRST_YEAR <= at.year < _LAST_YEAR else None  # all zones can tell it
+
+
+def _face_of(at: datetime | None, zone: tzinfo) -> str:
+    """A minute as a field of a form has it."""
+    if at is None:
+        return ""
+    face = at if at.tzinfo is None else datetime_at(instant_of(at), zone)
+    return f"{face:%Y-%m-%dT%H:%M}"
 
 
 def _run_action(row: RunRow, *, is_live: bool) -> models.Action:

@@ -432,12 +432,12 @@ const own_zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 const chosen_zone = /(?:^|; )duly_zone=([^;]*)/.exec(document.cookie)?.[1] ?? "";
 zone.options[1].value = own_zone;
 zone.options[1].textContent = `this browser's (${own_zone})`;
-zone.value = decodeURIComponent(chosen_zone);
+zone.value = chosen_zone;
 if (zone.selectedIndex < 0) zone.selectedIndex = 0;
 zone.parentElement.hidden = false;
 zone.addEventListener("change", () => {
   const age = zone.value ? 31536000 : 0;
-  document.cookie = `duly_zone=${encodeURIComponent(zone.value)}; path=/; max-age=${age}; samesite=lax`;
+  document.cookie = `duly_zone=${zone.value}; path=/; max-age=${age}; samesite=lax`;
   location.reload();
 });
 
