@@ -106,11 +106,17 @@ class Pages:
             self._route("/verification", self.verification),
             Route("/api/v1/timeline", self.timeline, methods=["GET"]),
         ]
-        for noun in self._nouns:
-            found.append(self._route(f"/{noun}", partial(self.listing, noun)))
-            found.append(self._route(f"/{noun}/{{id:path}}", partial(self.entry, noun)))
-        if self._site.tasks is None:
+        if self._site.tasks is not None:
             found += [
+                self._route("/tasks", partial(self.listing, "tasks")),
+                self._route("/tasks/{id:path}", partial(self.entry, "tasks")),
+            ]
+        else:
+            found += [
+                self._route("/services", partial(self.listing, "services")),
+                self._route("/services/{id:path}", partial(self.entry, "services")),
+                self._route("/timers", partial(self.listing, "timers")),
+                self._route("/timers/{id:path}", partial(self.entry, "timers")),
                 self._route("/misses", self.misses),
                 self._route("/invalid", self.invalid),
                 Route("/act/rerun", self.ask_rerun, methods=["GET"]),
