@@ -165,7 +165,7 @@ def verify(
     options = {"--tz": zone_name, "--from": since, "--until": until}
     with _internal_errors(traces):
         with ExitStack() as stack:
-            with _input_errors():
+            with input_errors():
                 _refuse_overwriting(html, (*traces, *filter(None, [csv_tasks])))
                 if csv_tasks is None:
                     given = next((name for name, value in options.items() if value is not None), None)
@@ -176,7 +176,7 @@ def verify(
                     _refuse_half_a_cluster(files)
                 else:
                     files = _tables(stack, traces, csv_tasks, options)
-            with _input_errors(files):
+            with input_errors(files):
                 report = _report(files, is_matched=is_matched)
                 if html is not None:
                     draw = cluster_pictures if files.is_cluster else pictures
@@ -379,7 +379,7 @@ def _refuse_overwriting(html: str | None, inputs: tuple[str, ...]) -> None:
 
 
 @contextmanager
-def _input_errors(files: Files | None = None) -> Iterator[None]:
+def input_errors(files: Files | None = None) -> Iterator[None]:
     """Whatever is wrong with the input becomes an error that says what, and where in *files*."""
     try:
         yield

@@ -5,7 +5,6 @@ it is changed, and a scheduler may be at work on it meanwhile. One sentence for 
 started in that minute and why.
 """
 
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, tzinfo
@@ -15,10 +14,10 @@ from typing import Any, NamedTuple
 import click
 
 from duly.cli.options import config_option, default_config, moment_of, refused_time, store_file, zone_called
-from duly.cli.output import CommandError, json_option, print_answer, times_are_those_of, unreadable
+from duly.cli.output import CommandError, json_option, print_answer, times_are_those_of
 from duly.cli.proxy import DaemonProxy, socket_option
 from duly.cli.task_memory import TaskMemory
-from duly.cli.verify import Files, opened
+from duly.cli.verify import Files, input_errors, opened
 from duly.clock import HostClock
 from duly.core.record import COLUMNS, task_from
 from duly.core.timetable import Timetables
@@ -32,7 +31,7 @@ from duly.verify.reasons.answers import Answer, Kind, UnknownTaskError, Words, r
 from duly.verify.reasons.chronicle import MOST_COUNTED, TracedRun
 from duly.verify.reasons.why import why as why_in_trace
 from duly.verify.reasons.why import why_latest
-from duly.verify.trace import Trace, TraceError, zone_of
+from duly.verify.trace import Trace, zone_of
 
 _MOST_RUNS_SHOWN = 20
 _DEFAULT_TRACE, _DEFAULT_STORE = "trace.jsonl", "state.db"
@@ -197,7 +196,8 @@ def _from_store(path: Path, name: str, at: datetime | None, count: int | None, z
 def _refusals() -> Iterator[None]:
     """Whatever is wrong with the input becomes an error that says what."""
     try:
-        yield
+        with input_errors():
+            yield
     except UnknownTaskError as error:
         raise CommandError(
             "unknown_task",
@@ -205,15 +205,8 @@ def _refusals() -> Iterator[None]:
             hint=suggestion(error.close),
             facts={"task": error.task, "close": error.close},
         ) from error
-    except TraceError as error:
-        raise CommandError("not_a_trace", str(error), facts={"line": error.line}) from error
     except SchedulerError as error:
         raise CommandError("unreadable", error.message) from error
-    except (EOFError, zlib.error) as error:
-        message = f"a file packed with gzip cannot be unpacked to its end: {error}"
-        raise CommandError("unreadable", message) from error
-    except OSError as error:
-        raise unreadable(error) from error
 
 
 # --- the answer ---

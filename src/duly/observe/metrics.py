@@ -79,7 +79,7 @@ class Names:
         return is_known
 
 
-Kind = TypeVar("Kind", Counter, Histogram)
+Labelled = TypeVar("Labelled", Counter, Histogram)
 
 
 class Metrics(Collector):
@@ -251,7 +251,7 @@ class Metrics(Collector):
 
     # --- what is counted ---
 
-    def _child(self, metric: Kind, *labels: str) -> Kind:
+    def _child(self, metric: Labelled, *labels: str) -> Labelled:
         """The metric of these labels. To look it up each time costs as much as all else of an event."""
         key = (metric, labels)
         if (child := self._children.get(key)) is None:
