@@ -43,8 +43,9 @@ class Calls:
         self._tallies = judge.outcome.tallies
         self._delta_stop_us = delta_stop_us
         self._inits: dict[int, Init] = {}
-        self._stops: dict[int, StopCall] = {}
-        self._soonest_us = NEVER_US
+        self.stops: dict[int, StopCall] = {}
+        """The outstanding calls of `stop`."""
+        self.soonest_us = NEVER_US
         """No deadline comes before this. It may be that of a call which has returned."""
         self._l3_us: int | None = None
         """Since when nothing keeps `stop` from returning."""
@@ -63,12 +64,8 @@ class Calls:
         return list(self._inits.values())
 
     @property
-    def is_stopping(self) -> bool:
-        return bool(self._stops)
-
-    @property
     def is_any_outstanding(self) -> bool:
-        return bool(self._inits or self._stops)
+        return bool(self._inits or self.stops)
 
     # --- initialize ---
 
@@ -77,11 +74,11 @@ class Calls:
         bound_us = self._judge.bound_us(parsed.size)
         init = Init(item, self._judge.at, parsed.configs, parsed.reason, bound_us, item.at_us)
         self._inits[event.call] = init
-        self._soonest_us = min(self._soonest_us, init.onset_us + init.bound_us)
+        self.soonest_us = min(self.soonest_us, init.onset_us + init.bound_us)
         self.look_at_l3(item)
 
     def _check_number(self, item: Position, call: int) -> None:
-        if call in self._inits or call in self._stops:
+        if call in self._inits or call in self.stops:
             self._objections.fault(item.line, f"call {call} begins, and is outstanding already")
 
     def end_init(self, item: Position, event: InitEnd) -> Init | None:
@@ -105,13 +102,13 @@ class Calls:
 
     def begin_stop(self, item: Position, event: StopStart) -> None:
         self._check_number(item, event.call)
-        self._stops[event.call] = StopCall(item, self._judge.at)
+        self.stops[event.call] = StopCall(item, self._judge.at)
         self.decisive = item
         self.look_at_l3(item)
 
     def end_stop(self, item: Position, event: StopEnd) -> StopCall | None:
         """`stop` returned: which call that was, None if there was none."""
-        stop = self._stops.pop(event.call, None)
+        stop = self.stops.pop(event.call, None)
         if stop is None:
             reason = f"stop returns from call {event.call}, which is not outstanding"
             self._objections.fault(item.line, reason)
@@ -146,7 +143,7 @@ class Calls:
     def crash(self, item: Position) -> None:
         """The process died: nothing is outstanding any more."""
         self._inits.clear()
-        self._stops.clear()
+        self.stops.clear()
         self._l3_us, self._is_l3_reported = None, False
         self.is_stopped = True
         self.decisive = item
@@ -164,25 +161,23 @@ class Calls:
 
     def look_at_l3(self, item: Position) -> None:
         """Note if from here on nothing keeps `stop` from returning."""
-        if not self.is_any_outstanding and self._soonest_us == NEVER_US:
+        if self.soonest_us == NEVER_US and not (self._inits or self.stops):
             return
         is_free = self._is_stop_free()
         if not is_free:
             self._is_l3_reported = False
         elif self._l3_us is None and not self._is_l3_reported:
             self._l3_us = item.at_us
-            self._soonest_us = min(self._soonest_us, self._l3_us + self._delta_stop_us)
+            self.soonest_us = min(self.soonest_us, self._l3_us + self._delta_stop_us)
 
     def _is_stop_free(self) -> bool:
         """Whether nothing keeps an outstanding `stop` from returning."""
-        return bool(self._stops) and not self._inits and not self._judge.running
+        return bool(self.stops) and not self._inits and not self._judge.running
 
     # --- deadlines ---
 
     def reach(self, item: Position) -> None:
         """Object to every deadline that lies before *item*."""
-        if self._soonest_us >= item.at_us:
-            return
         for init in self._inits.values():
             if not init.is_late and init.onset_us + init.bound_us < item.at_us:
                 init.is_late = True
@@ -191,7 +186,7 @@ class Calls:
                 reason = f"initialize, called at {called}, did not return within {bound}"
                 self._objections.object_to("L2", None, init.onset_us, reason, init.start, line=item.line)
         if self._l3_us is not None and self._l3_us + self._delta_stop_us < item.at_us:
-            stop = next(iter(self._stops.values()))
+            stop = next(iter(self.stops.values()))
             since, bound = self._words.time(self._l3_us), seconds(self._delta_stop_us)
             reason = f"nothing was running from {since} on, and stop did not return within {bound}"
             self._objections.object_to("L3", None, self._l3_us, reason, stop.start, line=item.line)
@@ -207,4 +202,4 @@ class Calls:
         deadlines = [init.onset_us + init.bound_us for init in self._inits.values() if not init.is_late]
         if self._l3_us is not None:
             deadlines.append(self._l3_us + self._delta_stop_us)
-        self._soonest_us = min(deadlines, default=NEVER_US)
+        self.soonest_us = min(deadlines, default=NEVER_US)

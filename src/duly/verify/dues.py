@@ -203,9 +203,18 @@ class Dues:
                 raise ScheduleTextError(f"{word} is not known")
         self.is_by_minute = self._minutes is not None
         """Whether it names civil minutes: a task that is registered in such a minute is due in it."""
+        self._latest = (NEVER_US, 0, NEVER_US)
+        """The question that was asked last, and its answer: each start asks it twice."""
 
     def after(self, at_us: int, anchor_us: int = 0) -> int:
         """The first due later than *at_us*; NEVER_US when there is none in the years that datetime knows."""
+        asked_us, of_us, due_us = self._latest
+        if asked_us != at_us or of_us != anchor_us:
+            due_us = self._due_after(at_us, anchor_us)
+            self._latest = at_us, anchor_us, due_us
+        return due_us
+
+    def _due_after(self, at_us: int, anchor_us: int) -> int:
         at_us -= self._offset_us
         if self._minutes is not None:
             due_us = self._minutes.after(at_us)

@@ -24,9 +24,10 @@ from duly.verify.worlds import (
     TaskConfig,
     World,
     Worlds,
+    after_end,
+    after_start,
     after_step_back,
     allowed_us,
-    each_way,
     one_of_each,
     owed_us,
 )
@@ -105,7 +106,7 @@ class Judge:
     @property
     def is_active(self) -> bool:
         """Whether starts are owed at all."""
-        return self._is_initialized and not self.calls.is_stopping
+        return self._is_initialized and not self.calls.stops
 
     @property
     def now_us(self) -> int:
@@ -119,12 +120,13 @@ class Judge:
             self.objections.add_fault(item)
             return
         self.outcome.events += 1
-        if item.event.proc is not None and item.event.proc != self._proc:
+        event = item.event
+        if event.proc is not None and event.proc != self._proc:
             # First: if another process speaks, the one before has died, and its runs with it.
-            self._on_other_process(item, item.event.proc)
+            self._on_other_process(item, event.proc)
         self.at += 1
-        if type(item.event) is trace.ClockStep:
-            self._on_step(item, item.event)
+        if type(event) is trace.ClockStep:
+            self._on_step(item, event)
         else:
             now_us = self._now_us
             if now_us is not None and item.at_us < now_us:
@@ -133,12 +135,12 @@ class Judge:
                     f"time goes back from {before} to {after} without a ClockStep; is the trace reordered?"
                 )
                 self.objections.fault(item.line, reason)
-                item = Position(item.line, now_us, item.event)
+                item = Position(item.line, now_us, event)
             else:
                 self._reach(item)
-            handler = self._handlers.get(type(item.event))
+            handler = self._handlers.get(type(event))
             if handler is not None:
-                handler(item, item.event)
+                handler(item, event)
         self._last = item
 
     def finish(self) -> Outcome:
@@ -156,9 +158,11 @@ class Judge:
         """Let time pass up to *item*: deadlines that lie before it have been missed."""
         at_us = item.at_us
         # Before the event itself: it comes too late for these.
-        for task, onset_us in self._deadlines.passed(at_us):
-            self._miss(task, onset_us, item.line)
-        self.calls.reach(item)
+        if self._deadlines.soonest_us < at_us:
+            for task, onset_us in self._deadlines.passed(at_us):
+                self._miss(task, onset_us, item.line)
+        if self.calls.soonest_us < at_us:
+            self.calls.reach(item)
         self._theorems.reach(item)
         if self._now_us is None:
             self.outcome.first_us = at_us
@@ -338,9 +342,10 @@ class Judge:
         if self.is_active and not task.runs and owed_us(worlds, at_us) <= at_us:
             self._tallies["L1"].checked += 1
         self._theorems.start(task, item)
-        task.worlds = self._worlds_after_start(task, at_us)
+        task.worlds = after_start(worlds, at_us, is_alone=not task.runs)
         task.stirred_at = self.at
-        self._leave_controls_open(task)
+        if task.controls:
+            self._leave_controls_open(task)
         self._begin_run(task, event.run, item)
 
     def _over_limit(self, task: TraceTask, item: Position) -> Iterator[tuple[str, str]]:
@@ -353,12 +358,6 @@ class Judge:
             if sum(each == {(name, most)} for each in limits) >= most:
                 reason = f"{self.words.start(item)} while {most} runs were in flight, the limit of {name!r}"
                 yield "S6", reason
-
-    def _worlds_after_start(self, task: TraceTask, at_us: int) -> Worlds:
-        is_alone = not task.runs
-        if len(task.worlds) == 1:
-            return task.worlds[0].after_start(at_us, is_alone=is_alone)
-        return each_way(task.worlds, lambda world: world.after_start(at_us, is_alone=is_alone))
 
     def _begin_run(self, task: TraceTask, run: int | None, item: Position) -> None:
         # A run without a number gets one that no recorder gives.
@@ -377,9 +376,7 @@ class Judge:
         begun_at, begun = task.runs.pop(next(iter(task.runs)) if event.run is None else event.run)
         task.ended, task.ended_at = item, self.at
         if not event.ok or task.counts_from_end:
-            task.worlds = each_way(
-                task.worlds, lambda world: world.after_end(item.at_us, begun_at, is_ok=event.ok)
-            )
+            task.worlds = after_end(task.worlds, item.at_us, begun_at, is_ok=event.ok)
         self._theorems.end(task, item, event, begun_at, begun)
         self._unknowns.on_end(task.id, item.at_us)
         if not task.runs:

@@ -82,8 +82,17 @@ class TraceLists:
             # The due that follows the end of a run is never too old: no other comes until it has run.
             if options.catch_up_ms is not None and not dues.is_from_end:
                 window_us = _micros(options.catch_up_ms)
+            is_plain = options.enabled and window_us == NEVER_US
             config = TaskConfig(
-                cron, _micros(delay_ms), dues, options, self._is_first_after, window_us, entry, is_waiting
+                cron,
+                _micros(delay_ms),
+                dues,
+                options,
+                self._is_first_after,
+                window_us,
+                entry,
+                is_waiting,
+                is_plain,
             )
             self._configs[key] = config
         return config
@@ -154,6 +163,11 @@ class Deadlines:
         if len(self._heap) > 2 * tasks + 64:
             self._heap = [entry for entry in self._heap if entry[3].version == entry[4]]
             heapify(self._heap)
+
+    @property
+    def soonest_us(self) -> int:
+        """No deadline comes before this."""
+        return self._heap[0][0] if self._heap else NEVER_US
 
     def clear(self) -> None:
         self._heap = []

@@ -6,22 +6,22 @@ Each question makes new worlds of a task beside those it has (docs/decisions/001
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from datetime import tzinfo
-from itertools import chain
 from typing import NamedTuple
 
 from duly.verify.calls import Init
 from duly.verify.dues import NEVER_US
 from duly.verify.tasks import TraceTask
-from duly.verify.trace import Position, RunEnd
+from duly.verify.trace import RunEnd
 from duly.verify.worlds import (
     LONG_AGO_US,
     UNREGISTERED,
     TaskConfig,
     World,
     Worlds,
+    after_end,
+    after_start,
     after_step_back,
     allowed_us,
-    each_way,
     one_of_each,
 )
 
@@ -49,11 +49,12 @@ class Unknowns:
         """The steps back within the persist window."""
 
     def on_end(self, task_id: str, at_us: int) -> None:
+        if not self._window_us:
+            return
         ends = self._ends
         while ends and at_us - ends[0][0] >= self._window_us:
             ends.popleft()
-        if self._window_us:
-            ends.append((at_us, task_id))
+        ends.append((at_us, task_id))
 
     def on_step_back(self, tasks: Collection[TraceTask], at: int, before_us: int, after_us: int) -> None:
         self._steps = self._recent(before_us)
@@ -139,8 +140,8 @@ class Unknowns:
         for task in tasks:
             if not task.runs and allowed_us(task.worlds, crash_us, grace_us) <= crash_us:
                 # Only in worlds in which a start was allowed can one have been written.
-                owing = (world for world in task.worlds if world.allowed_us(crash_us, grace_us) <= crash_us)
-                started = chain.from_iterable(world.after_start(crash_us, is_alone=True) for world in owing)
+                owing = [world for world in task.worlds if world.allowed_us(crash_us, grace_us) <= crash_us]
+                started = after_start(tuple(owing), crash_us, is_alone=True)
                 task.worlds = one_of_each((*task.worlds, *(world.after_cut() for world in started)))
 
     def leave_ends_open(self, tasks: Mapping[str, TraceTask], crash_us: int) -> None:
@@ -158,14 +159,9 @@ def _worlds_unnoticed(task: TraceTask, steps: list[_Step]) -> Worlds:
     for step, next_at in zip(steps, [*(step.at for step in steps[1:]), NEVER_US], strict=True):
         worlds = after_step_back(worlds, step.before_us, step.after_us, is_noticed=False)
         if task.ended is not None and step.at < task.ended_at < next_at:
-            worlds = _after_end(task, task.ended, worlds)
+            assert isinstance(task.ended.event, RunEnd)
+            worlds = after_end(worlds, task.ended.at_us, task.started_at, is_ok=task.ended.event.ok)
     return worlds
-
-
-def _after_end(task: TraceTask, ended: Position, worlds: Worlds) -> Worlds:
-    assert isinstance(ended.event, RunEnd)
-    event = ended.event
-    return each_way(worlds, lambda world: world.after_end(ended.at_us, task.started_at, is_ok=event.ok))
 
 
 def listed_meanwhile(  # noqa: PLR0917 (what a list is to a task)
@@ -205,8 +201,7 @@ def listed_at_call(  # noqa: PLR0917 (what a list is to a task)
         is_noticed = is_active and step_at < open_since
         worlds = after_step_back(worlds, before_us, after_us, is_noticed=is_noticed)
     if task.started is not None and task.started_at > init.at:
-        start_us = task.started.at_us
-        worlds = each_way(worlds, lambda each: each.after_start(start_us, is_alone=False))
+        worlds = after_start(worlds, task.started.at_us, is_alone=False)
     return worlds
 
 

@@ -39,6 +39,8 @@ class TaskConfig(msgspec.Struct, frozen=True, gc=False, eq=False):
     """It is one that was added at run time: no list changes it, but its kind says how it is retried."""
     is_waiting: bool = False
     """Its kind is not known, and nothing starts it."""
+    is_plain: bool = False
+    """Whether it is enabled, and no due of it is ever too old."""
 
     def is_of(self, other: "TaskConfig | None") -> bool:
         """Whether both are one registration: options come and go with a list, and renew nothing."""
@@ -107,6 +109,8 @@ class World(msgspec.Struct, frozen=True, gc=False):
         config = self.config
         if config is None or self.paused or config.is_waiting:
             return NEVER_US
+        if config.is_plain and not (self.interrupted or self.requested or self.stands):
+            return min(due_us, self.retry_us)
         is_enabled = config.options.enabled
         if self.interrupted or self.requested or (self.stands and is_enabled):
             return LONG_AGO_US
@@ -357,6 +361,18 @@ def one_of_each(worlds: Iterable[World]) -> Worlds:
 def each_way(worlds: Worlds, ways: Callable[[World], Worlds]) -> Worlds:
     """What becomes of *worlds* if each goes on in several *ways*."""
     return one_of_each(other for world in worlds for other in ways(world))
+
+
+def after_start(worlds: Worlds, at_us: int, *, is_alone: bool) -> Worlds:
+    """What *worlds* become with a start; *is_alone*: no other run of the task is in flight."""
+    if len(worlds) == 1:
+        return worlds[0].after_start(at_us, is_alone=is_alone)
+    return each_way(worlds, lambda world: world.after_start(at_us, is_alone=is_alone))
+
+
+def after_end(worlds: Worlds, at_us: int, begun_at: int, *, is_ok: bool) -> Worlds:
+    """What *worlds* become with the end of a run that began at position *begun_at*."""
+    return each_way(worlds, lambda world: world.after_end(at_us, begun_at, is_ok=is_ok))
 
 
 def after_step_back(worlds: Worlds, before_us: int, after_us: int, *, is_noticed: bool) -> Worlds:
