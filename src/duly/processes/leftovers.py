@@ -15,6 +15,7 @@ import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -143,12 +144,7 @@ async def end_leftovers(
     daemon looks after is left alone.
     """
     pauses, worker = Pauses(watchable(clock)), Worker("duly leftovers")
-
-    def abandoned() -> list[Leftover]:
-        found = leftovers(runs, tokens, last_id=last_id, proc_root=proc_root)
-        # A signal goes to a whole group: one process in it that is looked after spares all of them.
-        kept = {each.group for each in found if each.daemon}
-        return [each for each in found if each.group not in kept]
+    abandoned = partial(_abandoned, runs, tokens, last_id=last_id, proc_root=proc_root)
 
     async def until_none_is_left() -> None:
         pause_s = _SHORTEST_LOOK_S
@@ -175,6 +171,14 @@ async def end_leftovers(
         worker.end()
         pauses.end()
     return left
+
+
+def _abandoned(runs: OpenRuns, tokens: RunTokens, *, last_id: int, proc_root: Path) -> list[Leftover]:
+    """Those that no daemon looks after."""
+    found = leftovers(runs, tokens, last_id=last_id, proc_root=proc_root)
+    # A signal goes to a whole group: one process in it that is looked after spares all of them.
+    kept = {each.group for each in found if each.daemon}
+    return [each for each in found if each.group not in kept]
 
 
 def _send(left: Iterable[Leftover], number: signal.Signals) -> None:

@@ -388,22 +388,7 @@ def _faults(report: Report) -> Iterator[TextLine]:
 
 
 def as_dict(report: Report) -> dict[str, Any]:
-    """The whole report for machines.
-
-    - verdict: holds, violated or inconclusive, the worst of all; exit_code: that of the command
-    - files: as read; impl, timezone: as the header has them
-    - events, starts, crashes: how many; from, to: the first and the last time, ISO 8601 in the zone, or null
-    - properties: in the model's order: id, words, verdict, checked, open (deadlines beyond the end),
-      violated, doubtful (objections after a fault of the trace, not held against the scheduler)
-    - violations: at most a hundred of each property: property, task (or null), at, reason, file and line at
-      which it became certain, evidence: file, line, at, decisive, event (as in the trace; a list is counted)
-    - gaps: when nothing was recorded: from, to, each ISO 8601 in the zone, or null where that is not known
-    - faults: at most a hundred: file, line, reason, unknown_event; fault_count: how many there are
-    - caveats: why the verdict says less than it could, as sentences
-    - targets: null, or how the dues and the runs could be matched: targets, matched, excused (by reason),
-      missed (at most a hundred sentences), runs, causes (how many runs for each), unaccounted (sentences),
-      refused (or empty), dues (how many were owed a run: ran, lost and cut_off together), ran, lost, cut_off
-    """
+    """The whole report for machines; docs/trace-format.md says what each key means."""
     outcome, header = report.outcome, report.header
     return {
         "verdict": report.verdict.value,
