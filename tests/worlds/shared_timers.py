@@ -25,6 +25,7 @@ from duly.store.history import RunRow
 from duly.supervisor.results import RunResult
 from duly.testing import VirtualClock
 from tests.simulation.clock import SimClock
+from tests.simulation.cluster.heartbeats import SimHeartbeats
 from tests.simulation.loop import SimLoop
 from tests.simulation.steady import CrashPoints, Steady
 from tests.worlds.model_table import ModelDatabase, ModelRow, ModelTable
@@ -128,9 +129,25 @@ class Cable:
         """A connection for the loop: this."""
         return self
 
-    def heartbeats(self, node: Node, /) -> "Heartbeats":
+    def heartbeats(self, node: Node, /) -> SimHeartbeats:
         """What sends the requests of *node*."""
-        return Heartbeats(self, node)
+        return SimHeartbeats(self, node)
+
+    def steady_us(self) -> int:
+        """The clock that leases are counted on."""
+        return self.steady()
+
+    def at(self, local_us: int, act: Callable[[], None]) -> None:
+        """Have *act* done then."""
+        asyncio.get_running_loop().call_later((local_us - self.steady()) / SECOND_US, act)
+
+    def send(self, request: TableRequest[Any], _patience_us: int, on_outcome: Callable[[Any], None]) -> None:
+        """Carry out *request* at once."""
+        try:
+            outcome: Any = self.carry_out(request)
+        except StoreError as error:
+            outcome = error
+        on_outcome(outcome)
 
     async def do(self, request: TableRequest[A], /) -> A:
         """Carry out *request*, a moment later."""
@@ -156,48 +173,6 @@ class Cable:
 
     def leave(self) -> None:
         """Disconnect."""
-
-
-class Heartbeats:
-    """The heartbeat thread of a node, on the simulated loop."""
-
-    def __init__(self, cable: Cable, node: Node) -> None:
-        self._cable = cable
-        self._node = node
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """Begin."""
-        self._look()
-
-    def wake(self) -> None:
-        """Ask the node at once what to send."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._look_in(0)
-
-    async def stop(self) -> None:
-        """Send nothing more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _look_in(self, delay_us: int) -> None:
-        self._timer = asyncio.get_running_loop().call_later(delay_us / SECOND_US, self._look)
-
-    def _look(self) -> None:
-        request, at_us = self._node.next_request()
-        now_us = self._cable.steady()
-        if request is None:
-            self._look_in(max(at_us - now_us, 1))
-            return
-        try:
-            answer = self._cable.carry_out(request)
-        except StoreError as error:
-            self._node.on_error(request, error)
-        else:
-            self._node.on_answer(request, answer, now_us)
-        self._look_in(1)
 
 
 class Machine:

@@ -18,6 +18,7 @@ from duly.errors import SchedulerError, StoreError
 from duly.events import Event
 from duly.instant import SECOND_US, datetime_at
 from duly.scheduler import Scheduler, SchedulerState
+from tests.simulation.cluster.heartbeats import SimHeartbeats
 from tests.simulation.cluster.oracle import BodyCall, Oracle
 from tests.simulation.cluster.plan import BodyEnding, ClusterPlan
 from tests.simulation.cluster.traces import Traces
@@ -73,60 +74,6 @@ def _settle(heard: asyncio.Future[Any], outcome: Any) -> None:
         heard.set_result(outcome)
 
 
-class SimHeartbeats:
-    """The heartbeat thread of a node: it runs beside the loop, whatever that does."""
-
-    def __init__(self, program: "Program", node: Node) -> None:
-        self._program = program
-        self._node = node
-        self._is_over = self._is_sending = False
-        self._looks = 0
-        program.node = node
-
-    def start(self) -> None:
-        """Begin."""
-        self._look()
-
-    def wake(self) -> None:
-        """Ask the node at once what to send."""
-        if not self._is_sending:
-            self._look_at(self._program.steady.now_us)
-
-    async def stop(self) -> None:
-        """Send nothing more."""
-        self._is_over = True
-
-    def drop(self) -> None:
-        """Send nothing more."""
-        self._is_over = True
-
-    def _look_at(self, at_us: int) -> None:
-        self._looks += 1
-        number = self._looks
-        self._program.at(at_us, lambda: self._look() if number == self._looks else None)
-
-    def _look(self) -> None:
-        if self._is_over or self._is_sending:
-            return
-        request, at_us = self._node.next_request()
-        if request is None:
-            self._look_at(max(at_us, self._program.steady.now_us + 1))
-            return
-        sent_us, self._is_sending = self._program.steady.now_us, True
-        sent = request
-        self._program.send(
-            sent, 2 * self._node.beat_us, lambda outcome: self._on_outcome(sent, outcome, sent_us)
-        )
-
-    def _on_outcome(self, request: TableRequest[Any], outcome: Any, sent_us: int) -> None:
-        self._is_sending = False
-        if isinstance(outcome, StoreError):
-            self._node.on_error(request, outcome)
-        else:
-            self._node.on_answer(request, outcome, sent_us)
-        self._look()
-
-
 class SimStore:
     """The model of the table, as one program reaches it."""
 
@@ -156,6 +103,7 @@ class SimStore:
 
     def heartbeats(self, node: Node, /) -> SimHeartbeats:
         """What sends the requests of *node*."""
+        self._program.node = node
         return SimHeartbeats(self._program, node)
 
 
@@ -300,6 +248,10 @@ class Program:
             self._oracle.note(self.name, f"{event.name} {facts}")
 
     # --- what happens to it ---
+
+    def steady_us(self) -> int:
+        """Its steady clock."""
+        return self.steady.now_us
 
     def at(self, local_us: int, act: Callable[[], None]) -> None:
         """Have *act* done when its steady clock shows *local_us*, or when it gets time again."""
