@@ -1,6 +1,7 @@
 """Random lives of an app: each run is the one that the model says, and what is broken is found out."""
 
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from duly.core.options import Options, retry_at_us
 from duly.core.task import Task, started, with_pause
 from duly.core.timing import TextParts, parts_of
 from duly.instant import Instant
-from duly.store import MemoryStore, SQLiteStore
+from duly.store import SQLiteStore
 from tests.simulation.app_lives import (
     AppPlan,
     app_drawn,
@@ -27,11 +28,6 @@ from tests.worlds.model_table import ModelDatabase
 from tests.worlds.stores import ModelCluster, StoreFactory
 
 replaced = msgspec.structs.replace
-
-
-def faults_of(seed: int) -> list[str]:
-    store = MemoryStore()
-    return app_lived(app_drawn(seed), lambda: store)
 
 
 @pytest.mark.parametrize("drawn", [app_drawn, entries_drawn, limited_drawn])
@@ -158,6 +154,9 @@ def unasked_at_restart(task: Task) -> Task:
     )
 
 
+_TELLING = (88, 94, 362)
+"""Lives that showed the rarest mistakes when this was written; others are tried if they do so no more."""
+
 WRONG = [
     (core_task, "anchor_us", anchor_of_the_last_start),
     (timetable, "parts_of", without_zone),
@@ -193,7 +192,7 @@ def test_wrong_app_is_found_out(
     """
     break_it(monkeypatch, where, name, wrong)
     differs, is_seen = False, name == "_enabled"
-    for seed in range(600):
+    for seed in chain(_TELLING, range(600)):
         faults, outcome = app_faults(app_drawn(seed))
         differs, is_seen = differs or bool(faults), is_seen or bool(outcome.violations)
         if differs and is_seen:
@@ -222,4 +221,7 @@ def test_wrong_app_is_seen_in_the_traces_of_nodes(
 ) -> None:
     """The checker of clusters sees such mistakes in the traces of two nodes, too."""
     break_it(monkeypatch, where, name, wrong)
-    assert any(app_judged(app_drawn(seed), nodes_of_a_cluster(), 2).violations for seed in range(600))
+    assert any(
+        app_judged(app_drawn(seed), nodes_of_a_cluster(), 2).violations
+        for seed in chain(_TELLING, range(600))
+    )
