@@ -111,7 +111,7 @@ async def test_lanes_are_the_worst_first() -> None:
         ("job", "failing", False),
         ("web", "running", True),
     ]
-    assert lanes[1].timers == ["job", "job-too"]
+    assert lanes[1].timers == ("job", "job-too")
 
 
 async def test_plan_tells_what_runs_beside_it() -> None:

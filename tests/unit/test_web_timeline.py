@@ -55,7 +55,7 @@ class FakePicture:
 
 def _lane(name: str, *, is_quiet: bool = False) -> Lane:
     lengths = (1_000_000, 3_000_000)
-    return Lane(name, f"/services/{name}", STATES["running"], is_quiet, lengths, (f"{name}-timer",), "/why")
+    return Lane(name, "services", STATES["running"], is_quiet, lengths, (f"{name}-timer",))
 
 
 LANES = [_lane("a"), _lane("b"), _lane("quiet", is_quiet=True)]
@@ -66,6 +66,7 @@ LANES = [_lane("a"), _lane("b"), _lane("quiet", is_quiet=True)]
     [
         ({}, (NOW_US - 24 * HOUR_US, NOW_US + 24 * HOUR_US, 12 * MINUTE_US)),
         ({"from": "100", "to": "60000100", "parts": "60"}, (100, 60000100, 1_000_000)),
+        ({"span": str(2 * HOUR_US), "parts": "60"}, (NOW_US - HOUR_US, NOW_US + HOUR_US, 2 * MINUTE_US)),
         ({"from": "100", "to": "99"}, (NOW_US - 24 * HOUR_US, NOW_US + 24 * HOUR_US, 12 * MINUTE_US)),
         ({"from": "0", "to": str(2**62)}, (NOW_US - 24 * HOUR_US, NOW_US + 24 * HOUR_US, 12 * MINUTE_US)),
         ({"from": "0", "to": "600000000", "parts": "9999"}, (0, 600000000, 1_000_000)),
@@ -123,7 +124,7 @@ def test_lane_has_what_ran_and_what_comes() -> None:
     part_us = SPAN.from_us + 3 * MINUTE_US
     assert a.runs[1].href == f"/runs?service=a&from={part_us}&to={part_us + MINUTE_US}&result=success"
     assert a.runs[2].last_us == NOW_US
-    assert (a.usual_us, a.long_us, a.why_href) == (1_000_000, 3_000_000, "/why")
+    assert (a.usual_us, a.long_us, a.why_href) == (1_000_000, 3_000_000, "/timers/a-timer")
     assert a.dues == list(range(NOW_US, NOW_US + HOUR_US + 1, 10 * MINUTE_US))
     assert a.summary == "6 ran, 1 failed, 7 due"
     assert [(miss.count, miss.word) for miss in b.misses] == [(3, "its target was still active")]

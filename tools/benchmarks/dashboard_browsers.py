@@ -16,6 +16,9 @@ from urllib.parse import urlsplit
 _PACE_S = 1.0
 _JITTER_S = 0.25
 _PATIENCE_S = 60.0
+_REDRAWN_S = 3.0
+TIMELINE = "/api/v1/timeline?first=0&count=36&parts=300&span=172800000000"
+"""What `timeline.js` asks for of the overview."""
 
 
 class Answer(NamedTuple):
@@ -79,6 +82,7 @@ class _Page:
         self._path = path
         self._news = asyncio.Event()
         self._heard = self._etag = ""
+        self._drawn_s = 0.0
         self.refreshes = 0
 
     async def look(self) -> None:
@@ -113,6 +117,9 @@ class _Page:
             answer = await asking.get(self._path, **headers)
             self._etag = answer.headers.get("etag", "")
             self.refreshes += 1
+            if self._path == "/" and answer.status == 200 and time.monotonic() > self._drawn_s + _REDRAWN_S:
+                self._drawn_s = time.monotonic()
+                await asking.get(TIMELINE)
             if "x-duly-again" in answer.headers:
                 self._news.set()
             pace_s = max(float(answer.headers.get("x-duly-pace", "0")), _PACE_S)

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, tzinfo
 from functools import cached_property
+from operator import itemgetter
 
 import msgspec
 
@@ -32,6 +33,7 @@ from duly.web.source import (
     Tile,
 )
 
+_WELL = frozenset({"running", "stopped", "done", "disabled"})
 _DUES_SHOWN = 10
 _ANSWERS_SHOWN = 8
 _RECORDED = 200
@@ -120,21 +122,16 @@ class DaemonPicture:
 
     def lanes(self) -> list[Lane]:
         """The worst first; what simply runs comes last."""
-        lanes = [(models.rank(entry.kind), self._lane(entry)) for entry in self._entries]
-        return [lane for _, lane in sorted(lanes, key=lambda pair: (pair[1].is_quiet, pair[0]))]
+        lanes = [self._lane(entry, entry.kind) for entry in self._entries]
+        return [lane for _, lane in sorted(lanes, key=itemgetter(0))]
 
-    def _lane(self, entry: models.ServiceEntry) -> Lane:
-        timers = [one.id for one in self.fired_by(entry.id)]
-        is_well = entry.kind in {"running", "stopped", "done", "disabled"}
-        return Lane(
-            entry.id,
-            formatting.address("services", entry.id),
-            entry.mark,
-            is_quiet=is_well and not timers,
-            lengths_us=entry.snapshot.past.lengths_us,
-            timers=timers,
-            why_href=formatting.address("timers", timers[0]) if timers else "",
-        )
+    def _lane(self, entry: models.ServiceEntry, kind: str) -> tuple[tuple[bool, int], Lane]:
+        timers = tuple(one.id for one in self._fired_by.get(entry.id, ()))
+        is_quiet = not timers and kind in _WELL
+        lengths_us = entry.snapshot.past.lengths_us
+        mark = formatting.state_mark(kind)
+        lane = Lane(entry.id, "services", mark, is_quiet=is_quiet, lengths_us=lengths_us, timers=timers)
+        return (is_quiet, models.rank(kind)), lane
 
     def dues(self, lane: str, span: Span, most: int) -> list[Instant]:
         found = {
@@ -313,7 +310,7 @@ def _service_details(picture: DaemonPicture, entry: models.ServiceEntry) -> Deta
     if snapshot.since_us is not None:
         parts.append(f"{snapshot.state} since {moment.clock(snapshot.since_us)}")
     parts += [f"process {snapshot.pid}"] if snapshot.pid else []
-    parts += [snapshot.reason] if snapshot.reason else []
+    parts += [snapshot.reason] if snapshot.reason and entry.health is None else []
     return Details(
         ", ".join(parts),
         moment.zone,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, tzinfo
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -56,6 +56,9 @@ _PLANNED = 200
 _OUTPUT_PREVIEW = 20_000
 """Characters of an output that are in the page; the script asks for the rest."""
 _YEAR_US = 365 * DAY_US
+_MOST_KEPT = 16
+_FRESH_S = 1.0
+"""For so long a time line is the same for all who look at it."""
 _LAST_ID = 2**62
 _FIRST_YEAR, _LAST_YEAR = 1900, 9000
 _WORST_FIRST = ("bad", "calm", "good")
@@ -95,6 +98,9 @@ class Pages:
         self._source: Source = DaemonSource(site.backend) if site.tasks is None else TaskSource(site.tasks)
         self._nouns = ("services", "timers") if site.tasks is None else ("tasks",)
         self._renderer = Renderer(site, self._links, time.monotonic)
+        self._picture: tuple[object, float, Picture] | None = None
+        """The last that was looked at: of which moment, and when."""
+        self._timelines: dict[tuple[bytes, str], _KeptAnswer] = {}
 
     def routes(self) -> list[BaseRoute]:
         found: list[BaseRoute] = [
@@ -132,7 +138,7 @@ class Pages:
         """A page that is shared by all who ask for it at about the same time."""
 
         async def gather(request: Request) -> Gathered:
-            picture = await self._source.look(zone_asked(request))
+            picture = await self._look(zone_asked(request))
             # Of thousands of entries in a thread: the loop has timers to fire.
             alarms = await asyncio.to_thread(picture.alarms)
             request.state.alarms = alarms
@@ -173,6 +179,23 @@ class Pages:
     def _can_act(self, request: Request) -> bool:
         return self._renderer.may_act(visitor(request))
 
+    async def _look(self, zone: tzinfo | None) -> Picture:
+        picture = await self._source.look(zone)
+        self._picture = ((zone, self._site.live.last), time.monotonic(), picture)
+        return picture
+
+    async def _recent(self, zone: tzinfo | None) -> Picture:
+        """How everything was a moment ago, if nothing has happened since: a time line is zoomed in steps."""
+        kept = self._picture
+        if kept is None or kept[0] != (zone, self._site.live.last) or time.monotonic() > kept[1] + _FRESH_S:
+            return await self._look(zone)
+        return kept[2]
+
+    def _forget(self) -> None:
+        """Something was just changed: look at everything anew."""
+        self._picture = None
+        self._renderer.forget()
+
     # --- what is looked at first ---
 
     async def overview(self, request: Request, picture: Picture) -> Gathered:
@@ -192,13 +215,24 @@ class Pages:
         return "overview.html", values, 200
 
     async def timeline(self, request: Request) -> Response:
-        """One answer for each span and each part of the list of lanes that somebody looks at."""
-        picture, query = await self._source.look(zone_asked(request)), request.query_params
+        """The lanes and the span that somebody looks at; shared by all who look at the same."""
+        key = (request.scope["query_string"], str(zone_asked(request)))
+        kept = self._timelines.get(key)
+        if kept is None or not kept.is_fresh(time.monotonic()):
+            kept = _KeptAnswer(asyncio.create_task(self._timeline(request)), time.monotonic())
+            self._timelines[key] = kept
+            while len(self._timelines) > _MOST_KEPT:
+                del self._timelines[next(iter(self._timelines))]
+        # Shielded: who disconnects must not cancel the answer for the others who wait for it.
+        return json_response(await asyncio.shield(kept.task))
+
+    async def _timeline(self, request: Request) -> bytes:
+        picture, query = await self._recent(zone_asked(request)), request.query_params
         span = timeline.span_of(query, picture.moment.now_us)
         shown = await asyncio.to_thread(timeline.lanes_of, picture, query)
         found = await self._source.buckets(shown[1], span)
         answer = await asyncio.to_thread(timeline.timeline_of, picture, span, shown, found)
-        return json_response(msgspec.json.encode(answer))
+        return msgspec.json.encode(answer)
 
     async def plan(self, request: Request, picture: Picture) -> Gathered:
         """What is due in a span to come, and what will run beside it."""
@@ -265,7 +299,7 @@ class Pages:
         details = await self._source.details(picture, entry, at)
         found = await self._source.runs(wanted._replace(limit=_PLOTTED))
         year_us = moment.now_us // MINUTE_US * MINUTE_US - _YEAR_US
-        lane = Lane(details.target or name, "", entry.mark, timers=[name])
+        lane = Lane(details.target or name, noun, entry.mark, timers=[name])
         hours = await self._source.buckets([lane], Span(year_us, moment.now_us + MINUTE_US, 60 * MINUTE_US))
         href = formatting.with_query("/runs", {noun.removesuffix("s").replace("task", "service"): name})
         last = found.rows[0] if found.rows else None
@@ -461,7 +495,7 @@ class Pages:
             gathered = message_page(heading, refusal.message, _home_of(wanted), "Back", status)
             return await self._renderer.once(request, gathered)
         finally:
-            self._renderer.forget()
+            self._forget()
         message = _DONE[wanted.name].format(id=formatting.visible(wanted.id))
         run = done.run
         undo = models.UNDONE_BY.get(wanted.name)
@@ -501,7 +535,7 @@ class Pages:
                 if refusal.code == READ_ONLY:
                     raise HTTPException(403) from refusal
                 refused.append(f"{name}: {refusal.message}")
-        self._renderer.forget()
+        self._forget()
         if not refused:
             return RedirectResponse("/runs", 303)
         message = f"{counted(len(refused), 'job')} did not start. {'; '.join(refused)}"
@@ -511,7 +545,7 @@ class Pages:
 
     async def _failing_now(self, request: Request) -> tuple[RunsQuery, list[str]]:
         """The jobs in a list of runs whose latest run failed."""
-        picture = await self._source.look(zone_asked(request))
+        picture = await self._look(zone_asked(request))
         asked = runs_query(request.query_params, picture.moment.zone)._replace(result="failed", page=1)
         found = await self._source.runs(asked.search(picture.moment.now_us))
         entries = await asyncio.to_thread(picture.entries, "services")
@@ -523,6 +557,18 @@ class Pages:
             and entry.is_job
         }
         return asked, list(dict.fromkeys(row.service for row in found.rows if row.service in failing))
+
+
+class _KeptAnswer(NamedTuple):
+    """An answer that is made, or being made."""
+
+    task: asyncio.Task[bytes]
+    made_s: float
+
+    def is_fresh(self, now_s: float) -> bool:
+        if not self.task.done():
+            return True
+        return not self.task.cancelled() and not self.task.exception() and now_s < self.made_s + _FRESH_S
 
 
 def _moment_in(text: str) -> datetime | None:

@@ -312,7 +312,8 @@ def year_of(buckets: Iterable[RunBucket], from_us: Instant, moment: Moment, href
         title = f"{day:%a} {day.day} {day:%b %Y}: {count:,} ran" + (f", {bad:,} failed" if bad else "")
         cells.append(DayCell(column, row, level, title, _day_href(href, day, moment.zone) if count else ""))
     bad_days = sum(1 for day in failed if ran[day])
-    summary = f"{sum(ran.values()):,} runs on {len(ran):,} days, failures on {bad_days:,}"
+    days = counted(len(ran), "day")
+    summary = f"{counted(sum(ran.values()), 'run')} on {days}, failures on {bad_days:,}"
     return YearView(cells, months, summary)
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from duly.daemon.remote import RunList
 from duly.instant import Instant
 from duly.store.history import MissBucket, MissGroup, RunBucket, RunRow, RunSearch, Span
-from duly.web import models
+from duly.web import formatting, models
 from duly.web.formatting import Mark, Moment
 
 
@@ -44,7 +44,8 @@ class Lane(NamedTuple):
 
     id: str
     """By which runs know it."""
-    href: str
+    noun: str
+    """In the address of its page."""
     mark: Mark
     is_quiet: bool = False
     """Whether it is a service that simply runs: collapsed unless somebody wants to see it."""
@@ -52,8 +53,19 @@ class Lane(NamedTuple):
     """How long its newest runs took that ended well."""
     timers: Sequence[str] = ()
     """By which misses know it."""
-    why_href: str = ""
-    """The page that answers what became of a minute; empty if there is none."""
+
+    # Of thousands of lanes few are shown: addresses are made of those alone.
+
+    @property
+    def href(self) -> str:
+        return formatting.address(self.noun, self.id)
+
+    @property
+    def why_href(self) -> str:
+        """The page that answers what became of a minute; empty if there is none."""
+        if self.timers:
+            return formatting.address("timers", self.timers[0])
+        return self.href if self.noun == "tasks" else ""
 
 
 class Due(NamedTuple):

@@ -50,15 +50,8 @@ class TaskPicture:
         return found
 
     def lanes(self) -> list[Lane]:
-        return [
-            Lane(
-                entry.id,
-                formatting.address("tasks", entry.id),
-                entry.mark,
-                why_href=formatting.address("tasks", entry.id),
-            )
-            for entry in sorted(self._entries, key=lambda entry: models.rank(entry.kind))
-        ]
+        ordered = sorted(self._entries, key=lambda entry: models.rank(entry.kind))
+        return [Lane(entry.id, "tasks", entry.mark) for entry in ordered]
 
     def dues(self, lane: str, span: Span, most: int) -> list[Instant]:
         entry = models.entry_called(lane, self._entries)

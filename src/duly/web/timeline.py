@@ -92,11 +92,18 @@ class TimelineJson(msgspec.Struct, kw_only=True):
 
 
 def span_of(query: Mapping[str, str], now_us: Instant) -> Span:
-    """The span that a query asks for; a day before and after *now_us* if it makes no sense."""
-    from_us, to_us = (formatting.whole_number(query.get(name, "")) for name in ("from", "to"))
-    if from_us is None or to_us is None or not _LEAST_US <= to_us - from_us <= _MOST_US:
-        minute_us = now_us // MINUTE_US * MINUTE_US
-        from_us, to_us = minute_us - DAY_US, minute_us + DAY_US
+    """The span that a query asks for: from then to then, or of so many microseconds around *now_us*.
+
+    If that makes no sense, a day before and after.
+    """
+    from_us, to_us, width_us = (
+        formatting.whole_number(query.get(name, "")) for name in ("from", "to", "span")
+    )
+    if from_us is None or to_us is None:
+        half_us = (2 * DAY_US if width_us is None else width_us) // 2
+        from_us, to_us = now_us - half_us, now_us + half_us
+    if not _LEAST_US <= to_us - from_us <= _MOST_US:
+        from_us, to_us = now_us - DAY_US, now_us + DAY_US
     parts = formatting.whole_number(query.get("parts", "")) or 0
     return Span(from_us, to_us, max((to_us - from_us) // (min(parts, _MOST_PARTS) or 240), 1))
 

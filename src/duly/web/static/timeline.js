@@ -5,7 +5,7 @@
 const root = document.getElementById("timeline");
 if (!root) return;
 
-const LANE = 26, TOP = 24, MINUTE = 60e6, DAY = 1440 * MINUTE, MOST = 400 * DAY, SPARE = 10;
+const LANE = 26, TOP = 24, MINUTE = 60e6, DAY = 1440 * MINUTE, MOST = 400 * DAY, SPARE = 10, LIVE_MS = 3000;
 const box = root.querySelector(".lanes");
 const rows = root.querySelector(".rows");
 const names = rows.querySelector("ul");
@@ -15,6 +15,7 @@ const table = root.querySelector("tbody");
 const everything = root.querySelector("[data-all]");
 const filter = root.querySelector("#lane-filter");
 let from = 0, to = 0, is_live = true, data = null, first = 0, wanted = 0, asking = 0;
+let asked_ms = -Infinity;
 let cursor = null; // the lane and the instant that the keys are at
 // A custom property that depends on light and dark is resolved where it is used.
 const probe = root.appendChild(document.createElement("i"));
@@ -36,9 +37,9 @@ async function ask() {
   const seen = Math.ceil(box.clientHeight / LANE);
   const begin = Math.max(0, Math.floor(box.scrollTop / LANE) - SPARE);
   const query = new URLSearchParams({ first: begin, count: Math.min(60, seen + 2 * SPARE), parts: Math.min(600, Math.round(width() / 3)) });
-  if (is_live) { const now = now_us(); const span = to - from || 2 * DAY; from = now - span / 2; to = now + span / 2; }
-  query.set("from", Math.round(from));
-  query.set("to", Math.round(to));
+  // What is around now is the same for all who look at it: then it is made once.
+  if (is_live) query.set("span", Math.round(to - from));
+  else { query.set("from", Math.round(from)); query.set("to", Math.round(to)); }
   if (everything.checked) query.set("all", "1");
   if (filter.value) query.set("q", filter.value);
   try {
@@ -46,6 +47,8 @@ async function ask() {
     if (!answer.ok || number !== wanted) return;
     data = await answer.json();
     first = data.first;
+    if (is_live) { from = data.from_us; to = data.to_us; }
+    asked_ms = performance.now();
     show();
   } catch {
     // The stream of events says when the server is back.
@@ -120,6 +123,7 @@ function draw() {
     draw_lane(pen, colours, lane, y, now);
   });
   pen.restore();
+  let free = 0; // from where on there is room for a label
   for (const tick of [...data.ticks, { at_us: now, label: "now", kind: "now" }]) {
     const x = Math.round(x_of(tick.at_us)) + 0.5;
     if (x < 0 || x > wide) continue;
@@ -130,8 +134,11 @@ function draw() {
       if (Math.abs(x - now_x) < 36) continue;
       pen.fillStyle = colours.soft;
     }
-    pen.textAlign = tick.kind === "now" ? "center" : x > wide - 60 ? "right" : "left";
-    pen.fillText(tick.label, tick.kind === "now" ? Math.min(Math.max(x, 14), wide - 14) : x + (x > wide - 60 ? -3 : 3), 12);
+    const is_late = x > wide - 60, long = pen.measureText(tick.label).width;
+    if (tick.kind !== "now" && (is_late ? x - long : x) < free) continue;
+    if (tick.kind !== "now") free = (is_late ? x : x + long) + 10;
+    pen.textAlign = tick.kind === "now" ? "center" : is_late ? "right" : "left";
+    pen.fillText(tick.label, tick.kind === "now" ? Math.min(Math.max(x, 14), wide - 14) : x + (is_late ? -3 : 3), 12);
   }
   pen.setLineDash([]);
   if (cursor) {
@@ -391,7 +398,7 @@ function step(way) {
   if (cursor.at > to) move(0.5);
 }
 
-document.addEventListener("duly:content", () => { if (!document.hidden) ask_soon(); });
+document.addEventListener("duly:content", () => { if (!document.hidden) ask_soon(Math.max(30, asked_ms + LIVE_MS - performance.now())); });
 new MutationObserver(draw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 })();
