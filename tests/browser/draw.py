@@ -10,10 +10,11 @@ from tests.worlds.web import EVIL, TURNED, World, served
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 SHOTS = {
-    "overview": ("/", {"viewport": {"width": 1100, "height": 760}}),
+    "overview": ("/", {"viewport": {"width": 1100, "height": 900}}),
     "timer-dark": ("/timers/report", {"viewport": {"width": 1100, "height": 760}, "color_scheme": "dark"}),
     "services": ("/services", {"viewport": {"width": 1100, "height": 600}}),
     "telephone": ("/", {"viewport": {"width": 390, "height": 760}}),
+    "runs": ("/runs?result=failed", {"viewport": {"width": 1100, "height": 600}}),
 }
 
 
@@ -36,6 +37,8 @@ def main() -> None:
             page = browser.new_page(**options)  # type: ignore[arg-type]
             page.goto(site.url + path)
             page.wait_for_selector(".link.on")
+            if path == "/":
+                page.wait_for_selector("#timeline[data-drawn]")
             page.screenshot(path=PICTURES / f"{name}.png")
             page.close()
         browser.close()

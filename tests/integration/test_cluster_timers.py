@@ -11,7 +11,7 @@ import pytest
 from duly.cluster.table import Ask, Claim, Switch, TakeRoom
 from duly.errors import StoreError
 from duly.instant import SECOND_US, instant_of
-from duly.store.history import Result, WantedRuns
+from duly.store.history import Result, Span, WantedRuns
 from duly.supervisor.results import RunResult
 from duly.timers.requests import TimerError, TimerRefusal
 from tests.worlds.shared_timers import EACH, JOBS, LEASE_US, LONG, TRUSTED_US, Machine, SharedWorld
@@ -598,6 +598,15 @@ def test_runs_of_others(world: SharedWorld) -> None:
     assert [run.timer for run in world.do(b.timers.past_runs(since))] == ["u"]
     assert [run.is_here for run in world.do(b.timers.past_runs(WantedRuns(limit=9)))] == [False, False]
     assert [run.is_here for run in world.do(a.timers.past_runs(WantedRuns(limit=9)))] == [True, True]
+    span = Span(first.started_us - 5 * SECOND_US, second.started_us + SECOND_US, 60 * SECOND_US)
+    buckets = {bucket.service: bucket for bucket in world.do(b.timers.past_buckets(["t", "u"], span))}
+    assert {(name, each.part, each.number, each.result) for name, each in buckets.items()} == {
+        ("t", 0, 1, "success"),
+        ("u", 0, 1, "exit"),
+    }
+    assert (buckets["t"].run, buckets["t"].machine) == (number, "a")
+    assert 0 <= first.started_us - buckets["t"].first_us < SECOND_US, "in the time of this machine"
+    assert world.do(b.timers.past_buckets(["v"], span)) == []
 
 
 def test_the_end_of_an_output_is_shared(world: SharedWorld) -> None:

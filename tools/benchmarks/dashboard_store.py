@@ -14,7 +14,8 @@ SELECT :first + i, printf('job-%05d', i), printf('job-%05d', i), 'schedule',
        :at + i * :gap, :at + i * :gap + 2000, :at + i * :gap + 150000 + i * 7 % 1000000,
        148000 + i * 7 % 1000000,
        CASE WHEN (:first + i) % 50 = 7 THEN 'exit' ELSE 'success' END, (:first + i) % 50 = 7, NULL, '',
-       1000 + i, 1, 'an earlier boot', 'copied ' || (:first + i) || ' files' || char(10), 0, NULL, NULL, NULL, NULL
+       1000 + i, 1, 'an earlier boot', 'copied ' || (:first + i) || ' files' || char(10), 0, NULL, NULL,
+       NULL, NULL
 FROM place
 """
 _PERIOD_US = 3600 * 1_000_000

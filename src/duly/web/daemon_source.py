@@ -155,10 +155,10 @@ class DaemonPicture:
     # --- counts ---
 
     def tiles(self, results: Mapping[str | None, int], missed: int | None) -> list[Tile]:
-        services = [entry for entry in self._entries if not entry.is_job]
+        services = [entry for entry in self._entries if not entry.is_job and entry.service.enabled]
         up = sum(entry.snapshot.state == "running" for entry in services)
         ill = [entry for entry in self._entries if entry.health is not None and entry.health.is_alarm]
-        jobs = len(self._entries) - len(services)
+        jobs = sum(entry.is_job for entry in self._entries)
         shown = [
             Tile("services up", f"{up:,}", "/services?only=running", note=f"of {len(services):,}"),
             Tile(

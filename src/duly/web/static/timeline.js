@@ -131,12 +131,13 @@ function draw() {
     pen.setLineDash(tick.kind === "dst" ? [3, 3] : []);
     pen.beginPath(); pen.moveTo(x, 16); pen.lineTo(x, high); pen.stroke();
     if (tick.kind === "hour" || tick.kind === "day") {
-      if (Math.abs(x - now_x) < 36) continue;
       pen.fillStyle = colours.soft;
     }
     const is_late = x > wide - 60, long = pen.measureText(tick.label).width;
-    if (tick.kind !== "now" && (is_late ? x - long : x) < free) continue;
-    if (tick.kind !== "now") free = (is_late ? x : x + long) + 10;
+    const left = is_late ? x - long - 3 : x + 3;
+    const is_hidden = left < free || (left < now_x + 20 && left + long > now_x - 20);
+    if (tick.kind !== "now" && is_hidden) continue;
+    if (tick.kind !== "now") free = left + long + 10;
     pen.textAlign = tick.kind === "now" ? "center" : is_late ? "right" : "left";
     pen.fillText(tick.label, tick.kind === "now" ? Math.min(Math.max(x, 14), wide - 14) : x + (is_late ? -3 : 3), 12);
   }
