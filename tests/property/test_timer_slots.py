@@ -125,6 +125,17 @@ def test_dates_that_end_oddly(
     assert slot_after(schedules, before_us) == slot_us
 
 
+def test_a_moment_of_a_date_that_is_left_out() -> None:
+    """Where midnight comes twice, a moment that is left out has no slot, and the search for one ends."""
+    zone = ZoneInfo("America/Havana")  # on 2025-11-02 01:00 became 00:00 again
+    timer = Timer("t", "job", at="2025-11-02 00:30", exclude=("2025-11-01", "2025-11-02"))
+    schedules, at_us = CalendarCache(zone).of(timer), instant_of(datetime(2025, 11, 2, 0, 30, tzinfo=zone))
+    for instant_us in (at_us - 1, at_us, at_us + 1):
+        assert slot_at_or_before(schedules, instant_us) is None
+        expected_us = Slots(*zoned_timer(timer, zone)).after(instant_us)
+        assert slot_after(schedules, instant_us) == expected_us == NEVER_US
+
+
 def test_last_days() -> None:
     """The last day of a month is the 28th to the 31st, and a weekday has to match as well."""
     begins_us = instant_of(datetime(2027, 12, 31, 9, tzinfo=UTC))

@@ -104,6 +104,9 @@ class _OtherDays(msgspec.Struct, gc=False, eq=False):
     def due_at_or_before(self, instant_us: Instant, anchor_us: Instant = 0) -> Instant:
         due_us = self.base.due_at_or_before(instant_us, anchor_us)
         while (face := datetime_at(due_us, self.zone)).date() in self.dates:
+            # A moment that is yet to come answers with any instant before it, which is no due of its own.
+            if self.base.due_after(due_us - 1, anchor_us) != due_us:
+                break
             due_us = self.base.due_at_or_before(min(due_us, max(shown_us(face, time.min))) - 1, anchor_us)
         return due_us
 
