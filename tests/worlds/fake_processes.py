@@ -6,6 +6,7 @@ shown of a supervisor in virtual time holds on a host.
 
 import asyncio
 import signal
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
@@ -69,9 +70,9 @@ class FakeProcess:
         """Whether the process itself has not ended yet."""
         return not self._exit.done()
 
-    async def exited(self) -> int:
+    def exited(self) -> Awaitable[int]:
         """Its return code, once it has ended."""
-        return await asyncio.shield(self._exit)
+        return asyncio.shield(self._exit)
 
     def signal(self, number: int) -> None:
         """Do what the script and the habits of signals say."""

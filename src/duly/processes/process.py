@@ -11,7 +11,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -50,7 +50,7 @@ class Process(Protocol):
         """What it writes."""
         ...
 
-    async def exited(self) -> int:
+    def exited(self) -> Awaitable[int]:
         """Its return code, once it has ended; negative for a signal. Anybody may ask, at any time."""
         ...
 
@@ -160,9 +160,9 @@ class HostProcess:
         else:
             self._waiting = self._loop.create_task(self._wait_in_thread())
 
-    async def exited(self) -> int:
+    def exited(self) -> Awaitable[int]:
         # Many may ask. One that gives up must not take the answer from the others.
-        return await asyncio.shield(self._exit)
+        return asyncio.shield(self._exit)
 
     def signal(self, number: int) -> None:
         if not self.is_group_alive():
