@@ -107,7 +107,8 @@ class LastDay(CronTimetable):
     def due_at_or_before(self, instant_us: Instant, anchor_us: Instant = 0) -> Instant:
         due_us = super().due_at_or_before(instant_us, anchor_us)
         while not self._is_last_day(due_us):
-            due_us = super().due_at_or_before(due_us - 1, anchor_us)
+            begins_us = max(shown_us(datetime_at(due_us, self.zone), time.min))
+            due_us = super().due_at_or_before(min(due_us, begins_us) - 1, anchor_us)
         return due_us
 
     def _is_last_day(self, due_us: Instant) -> bool:
