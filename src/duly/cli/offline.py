@@ -33,7 +33,7 @@ def answer(daemon: DaemonProxy, op: str, params: Mapping[str, Any]) -> Any:
     Raises SchedulerError, OperationError.
     """
     config, fault = _config(daemon)
-    if fault is not None and op in {"timers", "services", "definitions"}:
+    if fault is not None and op in {"timers", "services", "definitions", "why"}:
         raise fault
     now_us = instant_of(HostClock().now())
     faults = () if fault is None else (fault.message,)

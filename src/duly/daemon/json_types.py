@@ -233,13 +233,9 @@ class MissesJson(JsonStruct):
     """Whether there are older ones: ask again with a larger `skip`."""
 
 
-class WhyJson(JsonStruct):
+class SlotJson(JsonStruct):
     """What became of one slot of a timer."""
 
-    timer: str
-    source: Source
-    timezone: str
-    next_run_at: str | None
     kind: str
     sentence: str
     """The answer, for people."""
@@ -250,8 +246,29 @@ class WhyJson(JsonStruct):
     miss: MissJson | None
     runs: list[RunJson]
     """What else the timer started within that minute; its latest runs, if it has no slots."""
+
+
+class WhyJson(SlotJson):
+    """What became of one slot of a timer, and what comes next."""
+
+    timer: str
+    source: Source
+    timezone: str
+    next_run_at: str | None
     fault: str | None = None
     """Why runs of other machines are not looked at, if they should be."""
+
+
+class WhyListJson(JsonStruct):
+    """What became of the latest slots of a timer, newest last."""
+
+    timer: str
+    source: Source
+    timezone: str
+    next_run_at: str | None
+    answers: list[SlotJson]
+    fault: str | None = None
+    """As above."""
 
 
 class EntryStateJson(JsonStruct):

@@ -9,8 +9,8 @@ import asyncio
 import codecs
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from datetime import datetime
-from typing import Annotated, Any, NamedTuple
+from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -32,6 +32,9 @@ from duly.formatting import close_names, suggestion
 from duly.instant import EARLIEST_US, SECOND_US, instant_of, iso, time_of
 from duly.processes.output import Tail
 from duly.store.history import RemoteRun, RunRow, times_text
+
+if TYPE_CHECKING:
+    from duly.daemon.slots import SlotAnswer
 
 _MOST_ROWS = 1_000
 _MOST_OUTPUTS = 100
@@ -114,10 +117,14 @@ class OfMisses(Params):
 
 
 class OfWhy(Params):
-    """Which timer, and which minute (ISO 8601, in the timer's zone). Without one, the latest slot."""
+    """Which timer, and which minute (ISO 8601, in the timer's zone). Without one, the latest slot.
+
+    With a count, so many of the latest slots up to that minute.
+    """
 
     id: str
     at: str | None = None
+    count: Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None = None
 
 
 class OfNext(Params):
@@ -273,36 +280,54 @@ async def _misses(backend: ReadBackend, params: OfMisses, _who: str) -> json_typ
     )
 
 
-async def _why(backend: ReadBackend, params: OfWhy, _who: str) -> json_types.WhyJson:
+async def _why(backend: ReadBackend, params: OfWhy, _who: str) -> json_types.WhyJson | json_types.WhyListJson:
     _check_timer(backend, params.id)
     try:
         at = None if params.at is None else datetime.fromisoformat(params.at)
     except ValueError:
         raise OperationError(BAD_REQUEST, "at must be a time such as 2026-03-29T02:30") from None
-    from duly.daemon.slots import record_of, why  # noqa: PLC0415 (the timers are on)
+    from duly.daemon.slots import record_of, why, why_latest  # noqa: PLC0415 (the timers are on)
 
     stale = await refreshed(backend)
     found = await runs_of(backend, timer=params.id, limit=_MOST_RECORDED)
     misses = await backend.history.misses(timer=params.id, limit=_MOST_RECORDED)
     timer = next(timer for timer in backend.config.timers if timer.id == params.id)
     snapshot, now = (backend.timers() or {}).get(params.id, TimerSnapshot()), backend.daemon_status()
-    record = record_of(timer, snapshot, now.zone, now.now_us, runs=found.rows, misses=misses)
-    # In a thread: there may be many runs to look through.
-    answer = await asyncio.to_thread(why, record, at)
-    return json_types.WhyJson(
-        sentence=answer.sentence,
-        timer=params.id,
-        source=now.source,
-        timezone=str(record.zone),
-        next_run_at=time_of(snapshot.next_us, record.zone),
-        kind=str(answer.kind),
-        slot=time_of(answer.slot_us, record.zone),
-        run=None if answer.run is None else views.run_json(answer.run, record.zone),
-        late_s=None if answer.late_us is None else answer.late_us / SECOND_US,
-        miss=None if answer.miss is None else views.miss_json(answer.miss, record.zone),
-        runs=[views.run_json(run, record.zone) for run in answer.runs],
-        fault=found.fault or stale,
+    record = record_of(
+        timer,
+        snapshot,
+        now.zone,
+        now.now_us,
+        runs=found.rows,
+        misses=misses,
+        is_live=now.source == "daemon",
     )
+    facts: dict[str, Any] = {
+        "timer": params.id,
+        "source": now.source,
+        "timezone": str(record.zone),
+        "next_run_at": time_of(snapshot.next_us, record.zone),
+        "fault": found.fault or stale,
+    }
+    # In a thread: there may be many runs to look through.
+    if params.count is None:
+        answer = await asyncio.to_thread(why, record, at)
+        return json_types.WhyJson(**facts, **_slot_facts(answer, record.zone))
+    answers = await asyncio.to_thread(why_latest, record, params.count, at)
+    shown = [json_types.SlotJson(**_slot_facts(each, record.zone)) for each in answers]
+    return json_types.WhyListJson(**facts, answers=shown)
+
+
+def _slot_facts(answer: "SlotAnswer", zone: tzinfo) -> dict[str, Any]:
+    return {
+        "kind": str(answer.kind),
+        "sentence": answer.sentence,
+        "slot": time_of(answer.slot_us, zone),
+        "run": None if answer.run is None else views.run_json(answer.run, zone),
+        "late_s": None if answer.late_us is None else answer.late_us / SECOND_US,
+        "miss": None if answer.miss is None else views.miss_json(answer.miss, zone),
+        "runs": [views.run_json(run, zone) for run in answer.runs],
+    }
 
 
 async def _next(backend: ReadBackend, params: OfNext, _who: str) -> json_types.FiringsJson:

@@ -90,6 +90,7 @@ def record_of(
     *,
     runs: Sequence[RunRow],
     misses: Sequence[MissRow],
+    is_live: bool = True,
 ) -> TimerPast:
     """What a daemon in *daemon_zone* knows of one of its timers."""
     return TimerPast(
@@ -101,6 +102,7 @@ def record_of(
         snapshot.answered_us,
         runs,
         misses,
+        is_live=is_live,
         schedule=schedule_text(timer),
         next_us=snapshot.next_us,
     )
