@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from duly.verify.properties import PROPERTIES, Outcome, Violation
+from duly.verify.properties import PROPERTIES, Outcome, Violation, instant_text
 from duly.verify.reporting.report import (
     MOST_SHOWN,
     Chain,
@@ -14,7 +14,6 @@ from duly.verify.reporting.report import (
     TextRole,
     as_dict,
     event_text,
-    instant_text,
     text_lines,
 )
 from duly.verify.trace import (

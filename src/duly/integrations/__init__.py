@@ -26,18 +26,16 @@ leaves it going. `celery_beat`, `django`, `fastapi` and `flask` only start an Ap
 starts.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import NamedTuple
 from uuid import UUID
 
 from duly.core.task import Task, origin_of
 from duly.engine.runs import current_run
 from duly.engine.tasks import run_id_of
-from duly.instant import Instant
+from duly.instant import Instant, datetime_at
 
 __all__ = ["RunIdentity", "current"]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RunIdentity(NamedTuple):
@@ -64,12 +62,12 @@ class RunIdentity(NamedTuple):
     @property
     def started(self) -> datetime:
         """When this very run began, in UTC."""
-        return _EPOCH + timedelta(microseconds=self.started_us)
+        return datetime_at(self.started_us, UTC)
 
     @property
     def origin(self) -> datetime:
         """When the first of them began, in UTC."""
-        return _EPOCH + timedelta(microseconds=self.origin_us)
+        return datetime_at(self.origin_us, UTC)
 
 
 def current() -> RunIdentity | None:

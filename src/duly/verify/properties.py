@@ -231,6 +231,16 @@ _NEVER_MEANT_US = 100 * 365 * 86_400_000_000
 """A retry that is due in a hundred years is no retry."""
 
 
+def instant_text(at_us: int, zone: tzinfo) -> str:
+    """An instant as the clocks of *zone* show it, with its offset."""
+    if at_us <= LONG_AGO_US:  # a run that was in flight where the trace begins
+        return "before the trace"
+    precision = (
+        "seconds" if at_us % 1_000_000 == 0 else "milliseconds" if at_us % 1000 == 0 else "microseconds"
+    )
+    return face_at(at_us, zone).isoformat(sep=" ", timespec=precision)
+
+
 def seconds(duration_us: int) -> str:
     """A length of time in seconds, as short as it can be said."""
     return f"{duration_us / 1e6:g} s"
@@ -246,9 +256,7 @@ class Sentences:
         self._zone = zone
 
     def time(self, at_us: int) -> str:
-        if at_us <= LONG_AGO_US:
-            return "before the trace began"
-        return face_at(at_us, self._zone).isoformat(sep=" ", timespec="milliseconds").replace(".000", "")
+        return instant_text(at_us, self._zone)
 
     def start(self, item: Position) -> str:
         assert isinstance(item.event, RunStart | RunEnd)

@@ -18,6 +18,7 @@ from itertools import count
 from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
+import tzlocal
 
 from duly.clock import Clock, watchable
 from duly.events import FAILED, STOPS_ALL_THE_SAME, TOOK_EFFECT, Announcer, Event
@@ -28,7 +29,7 @@ from duly.verify.monitor import Monitor
 from duly.verify.timers import CHANGES, TimerMonitor, ZonedTimer
 from duly.verify.trace import Header, StoreKnown
 from duly.verify.worlds import DEFAULT
-from duly.verify.writer import Carried, TraceWriter, header_for, zone_name, zone_of_host
+from duly.verify.writer import Carried, TraceWriter, header_for, zone_name
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -95,7 +96,7 @@ class Recorder:
         if self.recorded is not None:
             raise RuntimeError("this recorder has a scheduler already; a trace tells of one only")
         clock = self._clock or getattr(scheduler, "_clock", None)
-        zone = self._timezone or getattr(scheduler, "_zone", None) or zone_of_host()
+        zone = self._timezone or getattr(scheduler, "_zone", None) or tzlocal.get_localzone()
         header = header_for(zone, self._store, self._persist_window_us, is_durable=self._sync)
         node = self._node or getattr(getattr(scheduler, "_backend", None), "node", None)
         if node is not None:

@@ -22,18 +22,17 @@ import zoneinfo
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta, tzinfo
-from functools import cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import tzlocal
 from msgspec.structs import replace
 
 from duly.instant import milliseconds
+from duly.processes.procfs import boot_id
 from duly.verify.trace import VERSION, Header, StoreKnown, TraceError, TraceEvent, header_of, micros
+from duly.version import __version__
 
 _CHUNK_BYTES = 1 << 16
 _RETRY_MS = 1000
@@ -468,9 +467,6 @@ class _Dated(msgspec.Struct):
     t: float
 
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
 def header_for(zone: tzinfo, store: StoreKnown, persist_window_us: int, *, is_durable: bool) -> Header:
     """The header of a trace that begins on this host. *is_durable*: not even a loss of power loses a line."""
     if store not in {"fresh", "unknown"}:
@@ -480,14 +476,10 @@ def header_for(zone: tzinfo, store: StoreKnown, persist_window_us: int, *, is_du
         tz=zone_name(zone),
         store=store,
         persist_window_ms=milliseconds(persist_window_us),
-        impl=f"duly {_version('duly')}",
+        impl=f"duly {__version__}",
         tzdata=tzdata_version(),
-        boot="" if is_durable else _boot(),
+        boot="" if is_durable else boot_id(),
     )
-
-
-def zone_of_host() -> tzinfo:
-    return tzlocal.get_localzone()
 
 
 def zone_name(zone: tzinfo) -> str:
@@ -528,15 +520,3 @@ def _version_in(folder: Path) -> str:
             first, *_ = (folder / name).read_text(errors="replace").split("\n", 1)
             return first.removeprefix("# version ").strip()
     return ""
-
-
-@cache  # to look it up takes a millisecond
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
-
-
-def _boot() -> str:
-    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""

@@ -14,9 +14,10 @@ from typing import NamedTuple
 from duly.formatting import shortened, spelled_length
 from duly.instant import duration_us
 from duly.verify.dues import instant_us
+from duly.verify.properties import instant_text
 from duly.verify.reporting.axis import TimeAxis
 from duly.verify.reporting.history import Stretch, StretchKind
-from duly.verify.reporting.report import Chain, instant_text
+from duly.verify.reporting.report import Chain
 from duly.verify.reporting.timeline import Flag, Picture, TaskLane
 
 WIDTH, GUTTER, RIGHT, TOP = 1100, 170, 14, 22

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from duly.verify import trace
 from duly.verify.dues import Dues, ScheduleTextError
-from duly.verify.reporting.report import instant_text
+from duly.verify.properties import instant_text
 from duly.verify.trace import Fault, Position, Trace, micros, zone_of
 
 

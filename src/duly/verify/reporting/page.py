@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from duly.formatting import counted, printable
-from duly.verify.properties import Verdict
+from duly.verify.properties import Verdict, instant_text
 from duly.verify.reporting import drawing
 from duly.verify.reporting.drawing import Drawing
 from duly.verify.reporting.report import (
@@ -20,7 +20,6 @@ from duly.verify.reporting.report import (
     caveats,
     exhibits,
     groups,
-    instant_text,
     summary,
 )
 from duly.verify.reporting.timeline import Picture, Pictures

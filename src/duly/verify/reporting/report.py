@@ -19,7 +19,7 @@ import msgspec
 from duly.formatting import counted
 from duly.verify import trace
 from duly.verify.dues import face_at
-from duly.verify.properties import LIVENESS, Outcome, Verdict, Violation
+from duly.verify.properties import LIVENESS, Outcome, Verdict, Violation, instant_text
 from duly.verify.targets import Account
 from duly.verify.trace import Header, Position, TraceEvent, micros, zone_of
 from duly.verify.worlds import LONG_AGO_US
@@ -176,16 +176,6 @@ class Report:
         if self.verdict is Verdict.VIOLATED:
             return 1
         return 2 if self.outcome.fault_count or self.outcome.gaps or not self.outcome.events else 0
-
-
-def instant_text(at_us: int, zone: tzinfo) -> str:
-    """An instant as the clocks of *zone* show it, with its offset."""
-    if at_us <= LONG_AGO_US:  # a run that was in flight where the trace begins
-        return "before the trace"
-    precision = (
-        "seconds" if at_us % 1_000_000 == 0 else "milliseconds" if at_us % 1000 == 0 else "microseconds"
-    )
-    return face_at(at_us, zone).isoformat(sep=" ", timespec=precision)
 
 
 def event_text(event: TraceEvent, zone: tzinfo) -> str:
