@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid5
 
+from duly.events import described
 from duly.formatting import error_text
 from duly.instant import SECOND_US, back_off
 from duly.integrations import RunIdentity, current, is_overdue
@@ -178,16 +179,17 @@ class CeleryTask:
         state, result = meta["status"], meta["result"]
         if state == "SUCCESS":
             return result
+        error = described(result) if isinstance(result, BaseException) else str(result)
         if state == "FAILURE":
             trace = meta.get("traceback")
             raise CeleryTaskError(
                 task=self._name,
                 task_id=task_id,
-                error=_error_text(result),
+                error=error,
                 remote_traceback=None if trace is None else str(trace),
             )
         if state == "REVOKED":
-            raise CeleryRevokedError(task=self._name, task_id=task_id, error=_error_text(result))
+            raise CeleryRevokedError(task=self._name, task_id=task_id, error=error)
         raise CeleryIgnoredError(task=self._name, task_id=task_id, state=state)
 
 
@@ -257,10 +259,3 @@ def _note(run: RunIdentity, task_id: str, name: str, part: str) -> None:
     if task_id in noted[1]:
         raise PartTakenError(task=name, part=part)
     noted[1].add(task_id)
-
-
-def _error_text(result: object) -> str:
-    """What a remote error says of itself."""
-    if isinstance(result, BaseException):
-        return f"{type(result).__name__}: {result}" if str(result) else type(result).__name__
-    return str(result)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from duly.background import retrieve_outcome
 from duly.clock import Watchable
 from duly.config.plan import ConfigPlan, Defined, changes
 from duly.config.schema import Service, Settings
@@ -157,7 +158,8 @@ class Supervisor:
         self._pauses.begin()
         task = asyncio.get_running_loop().create_task(self._with_turn(call))
         self._calls.add(task)
-        task.add_done_callback(self._forget_call)
+        task.add_done_callback(self._calls.discard)
+        task.add_done_callback(retrieve_outcome)  # the caller may have gone
         await asyncio.wait([task])
         if task.cancelled():
             raise SupervisorStoppingError
@@ -167,11 +169,6 @@ class Supervisor:
         # In a task of its own (`_in_turn`): a caller that is cancelled does not end the work half-way.
         async with self._turn:
             return await call()
-
-    def _forget_call(self, call: asyncio.Task[Any]) -> None:
-        self._calls.discard(call)
-        if not call.cancelled():
-            call.exception()  # marks it as seen: the caller may have gone
 
     async def _adopt(self) -> None:
         self._registry.load(await self._history.ask(known_services))
