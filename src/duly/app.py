@@ -224,7 +224,6 @@ class App:
             max_concurrent_runs=max_concurrent_runs,
         )
         # Of no other events: a list of 100,000 tasks has two events for each.
-        self._scheduler._announcer.listen(self._on_event, _RUN_EVENTS)  # noqa: SLF001 (one engine, two faces)
         self._backend = self._scheduler._backend  # noqa: SLF001
         self._backend.remember_runs(kept)
         self._announce = self._scheduler._announce  # noqa: SLF001
@@ -635,8 +634,8 @@ class App:
         name = event.fields["taskName"]
         # A start answers all requests that stand, so it takes all who wait. A request that comes while the
         # run is going on waits for the next.
-        if event.name == "TaskRunStarted" and name in self._waiting:
-            self._running.setdefault(name, []).extend(self._waiting.pop(name))
+        if event.name == "TaskRunStarted":
+            self._running.setdefault(name, []).extend(self._waiting.pop(name, []))
         else:
             for ended in self._running.pop(name, []):
                 if ended.done():
