@@ -33,6 +33,7 @@ MANY_MACHINES = (
 )
 """Source that exists for many machines alone, Python and SQL."""
 MANY_MACHINES_TESTS = (
+    "tests/acceptance/conftest.py",
     "tests/conformance/*table*.py",
     "tests/simulation/cluster/*",
     "tests/simulation/test_claims_model.py",

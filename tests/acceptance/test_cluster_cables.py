@@ -1,6 +1,5 @@
 """Nodes that cannot reach the database, or only slowly, and a database that is away for all."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,6 @@ from tests.worlds.proxy import Proxy
 LONG = [f"long-{n}" for n in range(4)]
 FLAKY = [f"flaky-{n}" for n in range(4)]
 ALL = tasks(*LONG, *FLAKY)
-
-
-@pytest.fixture
-def world(postgres_url: str, tmp_path: Path, lease_s: float) -> Iterator[World]:
-    with World(postgres_url, tmp_path, lease_s=lease_s) as world:
-        yield world
 
 
 def cabled(world: World, port: int) -> tuple[NodeProcess, NodeProcess, Proxy, Proxy]:

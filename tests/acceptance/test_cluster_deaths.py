@@ -1,6 +1,5 @@
 """Nodes that die, stand still, join and leave: real processes on a real PostgreSQL."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,12 +12,6 @@ from tests.worlds.cluster import NodeProcess, World, now_us, tasks
 LONG = [f"long-{n}" for n in range(6)]
 FLAKY = [f"flaky-{n}" for n in range(4)]
 ALL = tasks(*LONG, *FLAKY, "quick-1")
-
-
-@pytest.fixture
-def world(postgres_url: str, tmp_path: Path, lease_s: float) -> Iterator[World]:
-    with World(postgres_url, tmp_path, lease_s=lease_s) as world:
-        yield world
 
 
 def running(node: NodeProcess) -> list[str]:

@@ -1,6 +1,5 @@
 """Deploying to real processes: newer lists, older ones brought back, two applications, clocks, a pooler."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,6 @@ KEPT = [f"flaky-kept-{n}" for n in range(3)]
 OLD = tasks("long-kept", "long-removed", *KEPT, "flaky-removed") + tasks("flaky-changed", delay_s=0.3)
 NEW = tasks("long-kept", *KEPT, "flaky-added") + tasks("flaky-changed", delay_s=0.25)
 GONE = {"long-removed", "flaky-removed"}
-
-
-@pytest.fixture
-def world(postgres_url: str, tmp_path: Path, lease_s: float) -> Iterator[World]:
-    with World(postgres_url, tmp_path, lease_s=lease_s) as world:
-        yield world
 
 
 def ready_us(node: NodeProcess) -> int:

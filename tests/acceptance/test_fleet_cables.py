@@ -1,6 +1,5 @@
 """Daemons that share their timers and cannot reach the database for a while, each alone or all together."""
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ QUICK = [f"quick-{n}" for n in range(6)]
 LONG = [f"long-{n}" for n in range(3)]
 
 
-@pytest.fixture
-def fleet(postgres_url: str, tmp_path: Path, lease_s: float) -> Iterator[Fleet]:
-    with Fleet(postgres_url, tmp_path, lease_s=lease_s) as fleet:
-        yield fleet
-
-
 def cabled(fleet: Fleet, server: PostgresServer, names: str) -> tuple[list[Machine], list[Proxy]]:
     """Machines that share their timers, each behind a cable of its own."""
     cables = [fleet.cable(server.port) for _ in names]
@@ -28,19 +21,11 @@ def cabled(fleet: Fleet, server: PostgresServer, names: str) -> tuple[list[Machi
     return machines, [proxy for proxy, _ in cables]
 
 
-def run_long(fleet: Fleet, machine: Machine, jobs: Sequence[str] = LONG) -> list[str]:
-    """Have a machine run long jobs."""
-    for job in jobs:
-        assert machine.home.duly("trigger", job).returncode == 0
-        fleet.until_begun(job, on=[machine])
-    return list(jobs)
-
-
 @pytest.mark.parametrize("how", ["swallow", "swallow_answers", "cut"])
 def test_partition(fleet: Fleet, postgres: PostgresServer, how: str) -> None:
     """A daemon without the database ends its runs before others start them, and comes back for more."""
     (a, b), (cable, _) = cabled(fleet, postgres, "ab")
-    cut = run_long(fleet, a)
+    cut = fleet.run_long(a, LONG)
     getattr(cable, how)()
     a.until("TrustLost")
     for job in cut:
@@ -90,7 +75,7 @@ def test_database_killed(own_postgres: PostgresServer, tmp_path: Path) -> None:
     """The database is killed and comes back: whatever ran meanwhile ran once, and everything goes on."""
     with Fleet(own_postgres.url(), tmp_path) as fleet:
         a, b = fleet.begin("ab", fleet.jobs(QUICK) + fleet.jobs(LONG, "long", **RARELY))
-        cut = [*run_long(fleet, a, LONG[:1]), *run_long(fleet, b, LONG[1:])]
+        cut = [*fleet.run_long(a, LONG[:1]), *fleet.run_long(b, LONG[1:])]
         own_postgres.kill()
         for machine in (a, b):
             machine.until("TrustLost")

@@ -2,7 +2,7 @@
 
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,6 @@ LONG = [f"long-{n}" for n in range(3)]
 LAX = [f"lax-{n}" for n in range(2)]
 
 
-@pytest.fixture
-def fleet(postgres_url: str, tmp_path: Path, lease_s: float) -> Iterator[Fleet]:
-    with Fleet(postgres_url, tmp_path, lease_s=lease_s) as fleet:
-        yield fleet
-
-
 def busy(fleet: Fleet, kind: str = "long") -> str:
     """A file with jobs that come again and again, and long ones; of those the lax are not made up."""
     return (
@@ -27,15 +21,6 @@ def busy(fleet: Fleet, kind: str = "long") -> str:
         + fleet.jobs(LONG, kind, **RARELY)
         + fleet.jobs(LAX, kind, **RARELY, persistent=False)
     )
-
-
-def run_long(fleet: Fleet, machine: Machine, jobs: Sequence[str]) -> list[str]:
-    """Have a machine run these long jobs."""
-    for job in jobs:
-        answer = machine.home.duly("trigger", job)
-        assert answer.returncode == 0, answer
-        fleet.until_begun(job, on=[machine])
-    return list(jobs)
 
 
 def check_made_up(fleet: Fleet, cut: Sequence[str], lax: Sequence[str], among: Sequence[Machine]) -> None:
@@ -76,7 +61,7 @@ def test_the_judge_sees_an_overlap(tmp_path: Path) -> None:
 def test_kill_with_long_runs(fleet: Fleet) -> None:
     """What a killed daemon ran ends with it; it is made up once, elsewhere, unless it is not persistent."""
     a, b, c = fleet.begin("abc", busy(fleet))
-    cut, lax = run_long(fleet, a, LONG), run_long(fleet, a, LAX)
+    cut, lax = fleet.run_long(a, LONG), fleet.run_long(a, LAX)
     pids = [note.pid for job in (*cut, *lax) for note in fleet.begins(job)]
     a.kill()
     until_gone(pids)
@@ -88,7 +73,7 @@ def test_kill_with_long_runs(fleet: Fleet) -> None:
 def test_kill_and_start_again(fleet: Fleet) -> None:
     """A daemon that is killed and comes back at once is another machine to the rest: nothing is doubled."""
     a, b = fleet.begin("ab", busy(fleet))
-    cut = run_long(fleet, a, LONG)
+    cut = fleet.run_long(a, LONG)
     a.kill()
     a.start()
     for job in cut:
@@ -107,7 +92,7 @@ def test_freeze(fleet: Fleet) -> None:
     Its runs have ended with its lease, though it could not see to that. When it wakes up it comes back.
     """
     a, b = fleet.begin("ab", busy(fleet))
-    cut, lax = run_long(fleet, a, LONG), run_long(fleet, a, LAX)
+    cut, lax = fleet.run_long(a, LONG), fleet.run_long(a, LAX)
     pids = [note.pid for job in (*cut, *lax) for note in fleet.begins(job)]
     a.freeze()
     before = a.mark()
@@ -135,7 +120,7 @@ def test_freeze(fleet: Fleet) -> None:
 def test_stop(fleet: Fleet) -> None:
     """A daemon that is told to stop claims nothing more; what it cut off is made up elsewhere."""
     a, b, c = fleet.begin("abc", busy(fleet))
-    cut, lax = run_long(fleet, a, LONG), run_long(fleet, a, LAX)
+    cut, lax = fleet.run_long(a, LONG), fleet.run_long(a, LAX)
     a.daemon.ended()
     check_made_up(fleet, cut, lax, [b, c])
     fleet.until_shared(b, c)
@@ -147,7 +132,7 @@ def test_stop(fleet: Fleet) -> None:
 def test_slow_stop(fleet: Fleet) -> None:
     """While a run takes its time to end, all other timers go on elsewhere; its own only after it."""
     a, b = fleet.begin("ab", busy(fleet, "deaf"))
-    (deaf,) = run_long(fleet, a, LONG[:1])
+    (deaf,) = fleet.run_long(a, LONG[:1])
     a.daemon.send(signal.SIGTERM)
     fleet.until_going_on(QUICK, on=[b], count=3)
     assert fleet.runs_on(deaf) == "a", fleet.story()

@@ -1,8 +1,5 @@
 """Daemons that share their timers and have different files, switches and start-ups."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.acceptance.running import one_sentence, oneshot, service, timer
@@ -11,12 +8,6 @@ from tests.worlds.postgres_guard import is_alive
 
 QUICK = [f"quick-{n}" for n in range(6)]
 LONG = [f"long-{n}" for n in range(4)]
-
-
-@pytest.fixture
-def fleet(postgres_url: str, tmp_path: Path, lease_s: float) -> Iterator[Fleet]:
-    with Fleet(postgres_url, tmp_path, lease_s=lease_s) as fleet:
-        yield fleet
 
 
 @pytest.mark.steady

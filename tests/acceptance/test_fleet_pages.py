@@ -1,11 +1,7 @@
 """The pages of one machine show the runs of all machines that share its timers, and say when they cannot."""
 
 import re
-from collections.abc import Iterator
 from html import unescape
-from pathlib import Path
-
-import pytest
 
 from tests.acceptance.running import oneshot, timer
 from tests.acceptance.test_daemon_web import ask, port_of, told
@@ -15,12 +11,6 @@ from tests.worlds.postgres import PostgresServer
 TOLD = oneshot("told", "echo said on $MACHINE") + timer("told", "told", **RARELY)
 LISTS = ("/", "/runs", "/runs?timer=told", "/services/told", "/timers/told")
 MISSING = "Runs of other machines are not shown: "
-
-
-@pytest.fixture
-def fleet(postgres_url: str, tmp_path: Path, lease_s: float) -> Iterator[Fleet]:
-    with Fleet(postgres_url, tmp_path, lease_s=lease_s) as fleet:
-        yield fleet
 
 
 def with_pages(machine: Machine) -> int:

@@ -1,21 +1,12 @@
 """The traces of daemons that share their timers: real processes on a real PostgreSQL, judged together."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.worlds.fleet import RARELY, Fleet
 
 QUICK = [f"quick-{n}" for n in range(6)]
-
-
-@pytest.fixture
-def fleet(postgres_url: str, tmp_path: Path, lease_s: float) -> Iterator[Fleet]:
-    with Fleet(postgres_url, tmp_path, lease_s=lease_s) as fleet:
-        yield fleet
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:

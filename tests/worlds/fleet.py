@@ -243,6 +243,14 @@ class Fleet:
         self.until(lambda: len(self.begins(job, on=on, after=after)) >= count, what)
         return self.begins(job, on=on, after=after)[:count]
 
+    def run_long(self, machine: Machine, jobs: Sequence[str]) -> list[str]:
+        """Have a machine run jobs that last until they are let end."""
+        for job in jobs:
+            answer = machine.home.duly("trigger", job)
+            assert answer.returncode == 0, answer
+            self.until_begun(job, on=[machine])
+        return list(jobs)
+
     def until_busy(self, machine: Machine, *, after: int = 0) -> None:
         """Wait until a machine has begun to run something, after a place in the notes."""
         self.until(lambda: self.begins(on=[machine], after=after), f"{machine.name} runs something")
