@@ -42,6 +42,7 @@ async def test_no_callback_without_a_durable_start(same_store: StoreFactory) -> 
     assert "the disk is full" in world.told("StoreFault")[0][1]["error"]
 
 
+@pytest.mark.sqlite_only("a node hands over a wave when the one before is under way, and not earlier")
 @pytest.mark.excused("L1")  # nothing starts while the store cannot write (decision 0008)
 async def test_fault_between_two_waves(tmp_path: Path) -> None:
     """What a burst wrote before a fault has started; the rest starts once, when the fault has passed."""

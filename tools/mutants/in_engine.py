@@ -23,6 +23,13 @@ OF_POLLER: tuple[Mutant, ...] = (
         ),
     ),
     mutant(
+        "next-wave-not-begun",
+        POLLER,
+        "        if has_more:\n            self.wake()\n",
+        "",
+        wrong="Of a burst only the first wave starts, until something else wakes the poller.",
+    ),
+    mutant(
         "start-not-put-back",
         LOCAL,
         _PUT_BACK,
