@@ -223,8 +223,8 @@ OF_RUNS: tuple[Mutant, ...] = (
     mutant(
         "run-never-over",
         RUNS,
-        "        for run, error in finished:\n            self._live.discard(run)\n",
-        "        for run, error in finished:\n            if error is None:\n                self._live.discard(run)\n",
+        "            self._live.discard(run)\n            self._waiting.pop(run, None)\n            if not",
+        "            if error is None:\n                self._live.discard(run)\n            if not",
         wrong="A run that failed is waited for for ever.",
     ),
     mutant(
