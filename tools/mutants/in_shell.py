@@ -104,8 +104,8 @@ OF_STORES: tuple[Mutant, ...] = (
     mutant(
         "interruption-never-cleared",
         SCHEMA,
-        "zip(STATE_COLUMNS, values, strict=True)]\n",
-        'zip(STATE_COLUMNS, values, strict=True) if column != "interrupted"]\n',
+        "zip(STATE_COLUMNS, values[1:], strict=False)]\n",
+        'zip(STATE_COLUMNS, values[1:], strict=False) if column != "interrupted"]\n',
         wrong="An interruption stays in the store after it has been answered.",
     ),
     mutant(

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
-from itertools import count
 
 import apsw
+import msgspec
 
 from duly.core.record import COLUMNS, STATE_COLUMNS
 from duly.errors import StoreError
@@ -41,18 +41,30 @@ def sql(name: str) -> str:
 
 
 @cache
-def task_sql(name: str) -> str:
-    """A statement on the table of tasks, by name, with the columns that a task has."""
-    return sql(name).format(columns=", ".join(COLUMNS), column_values=json_values(len(COLUMNS)))
+def task_sql(name: str, values: tuple[str, ...] = ()) -> str:
+    """A statement on the table of tasks, by name, that gives the columns these *values*."""
+    assignments = [f"{column} = {value}" for column, value in zip(STATE_COLUMNS, values[1:], strict=False)]
+    return sql(name).format(
+        columns=", ".join(COLUMNS), values=", ".join(values), assignments=", ".join(assignments)
+    )
 
 
-@cache
-def save_sql(is_alike: tuple[bool, ...]) -> str:
-    """The statement that saves tasks whose states are alike in these columns."""
-    bound, listed = count(2), count(1)
-    values = [f"?{next(bound)}" if alike else f"value ->> {next(listed)}" for alike in is_alike]
-    assignments = [f"{column} = {value}" for column, value in zip(STATE_COLUMNS, values, strict=True)]
-    return sql("save").format(assignments=", ".join(assignments))
+def packed(rows: Sequence[tuple[object, ...]]) -> tuple[tuple[str, ...], list[object]]:
+    """The columns of *rows*, as a statement reads them from its bindings; and these.
+
+    Of tasks that start or are registered together most is alike: it is bound once. The rest, with the id, is
+    a JSON array for each row, all of them in the first binding.
+    """
+    values, alike, listed = list[str](), list[object](), list[tuple[object, ...]]()
+    for column in zip(*rows, strict=True):
+        if listed and column.count(column[0]) == len(rows):
+            alike.append(column[0])
+            values.append(f"?{1 + len(alike)}")
+        else:
+            values.append(f"value ->> {len(listed)}")
+            listed.append(column)
+    changes = msgspec.json.encode(list(zip(*listed, strict=True))).decode()
+    return tuple(values), [changes, *alike]
 
 
 def json_values(count: int) -> str:

@@ -1,8 +1,9 @@
 """A store in one SQLite file: WAL, `synchronous=FULL`, one writer thread.
 
-Every write is one transaction made of one or two statements, whatever the number of tasks. A connection that
-failed is closed and opened anew for the next write. So a fault that passes needs no restart: a full disk, a
-lock, a network mount that was pulled. The file is never written before it is known to be ours and not newer.
+Every write is one transaction. What runs changed is one statement, whatever the number of tasks. A
+connection that failed is closed and opened anew for the next write. So a fault that passes needs no restart:
+a full disk, a lock, a network mount that was pulled. The file is never written before it is known to be ours
+and not newer.
 
 Other programs do things to the files of a store in use: restore a backup, delete the log, fill it with
 zeros. That is looked for before each write (`files.change_between`) and, frame by frame, before the log is
@@ -56,8 +57,8 @@ from duly.store.schema import (
     in_transaction,
     migrate,
     migrations,
+    packed,
     reason_of,
-    save_sql,
     sql,
     task_sql,
 )
@@ -151,8 +152,8 @@ class SQLiteStore:
                 connection.execute(sql("remove"), (_encoded(removed).decode(),))
             # In parts: the text of a hundred thousand tasks would be half of the memory that they take.
             for begin in range(0, len(put), _AT_ONCE):
-                rows = [record_of(task) for task in put[begin : begin + _AT_ONCE]]
-                connection.execute(task_sql("put"), (_encoded(rows).decode(),))
+                values, bindings = packed([record_of(task) for task in put[begin : begin + _AT_ONCE]])
+                connection.execute(task_sql("put", values), bindings)
 
         await self.write(change)
 
@@ -227,13 +228,8 @@ class SQLiteStore:
         return Contents(self._scheduler_id, records)
 
     def _save(self, rows: Sequence[tuple[Any, ...]], connection: apsw.Connection) -> None:
-        # Of tasks that start together most of the state is alike: it is bound once, which is twice as fast.
-        ids, *states = zip(*rows, strict=True)
-        is_alike = tuple([state.count(state[0]) == len(rows) for state in states])
-        alike = [state[0] for state, alike in zip(states, is_alike, strict=True) if alike]
-        listed = [state for state, alike in zip(states, is_alike, strict=True) if not alike]
-        changes = _encoded(list(zip(ids, *listed, strict=True))).decode()
-        connection.execute(save_sql(is_alike), (changes, *alike))
+        values, bindings = packed(rows)
+        connection.execute(task_sql("save", values), bindings)
         # Inside the transaction: if a row is missing, nothing is written.
         if (actual := connection.changes()) != len(rows):
             raise TaskListMismatchError(expected=len(rows), actual=actual)

@@ -1,2 +1,3 @@
+-- Values as `save.sql` has them.
 INSERT OR REPLACE INTO task ({columns})
-SELECT {column_values} FROM jsonb_each(?);
+SELECT {values} FROM jsonb_each(?1);
