@@ -11,7 +11,8 @@
     loop_watch     names the callback that blocks the event loop
 
 One cycle of the poller is the durability claim (spec/scheduler.md 3.4): look, decide, write, then call. What
-`claim` returns is on disk. If the write fails, nothing has started and the same is owed a little later.
+`claim` returns is on disk. If the write fails, nothing has started and the same is owed a little later. A
+burst is several cycles: one wave is called while the next one is written (docs/decisions/0034-waves.md).
 
 Locks: first the turn of the call (`calls.Turns`), then `writing` of the backend. The poller holds `writing`
 from the claim until the runs have begun; `initialize` holds it while it changes the list. The end of a run
