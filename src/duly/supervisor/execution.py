@@ -232,9 +232,9 @@ class Execution:
             return RunResult(
                 Result.INTERRUPTED, message='ended to make room for the next run (overlap = "replace")'
             )
-        return run_result_of(
-            code, was_timed_out=cut is CutReason.TIMEOUT, was_interrupted=cut is CutReason.SHUTDOWN
-        )
+        # One that is killed before its turn to be asked has not ended by itself.
+        was_interrupted = cut is CutReason.SHUTDOWN or (self._is_killed and code == -signal.SIGKILL)
+        return run_result_of(code, was_timed_out=cut is CutReason.TIMEOUT, was_interrupted=was_interrupted)
 
     def _is_expired(self, code: int) -> bool:
         """Whether the watchdog has killed it before we did: we were stopped, or late."""
