@@ -82,7 +82,7 @@ class Fact(NamedTuple):
     is_code: bool = False
 
 
-class Answer(NamedTuple):
+class DueAnswer(NamedTuple):
     """What became of one due."""
 
     mark: Mark
@@ -102,9 +102,9 @@ class Details(NamedTuple):
     """The next ones; None if it has no schedule of its own."""
     no_dues: str = ""
     """Why there are none."""
-    answers: Sequence[Answer] = ()
+    answers: Sequence[DueAnswer] = ()
     """What became of the latest dues, newest first."""
-    asked: Answer | None = None
+    asked: DueAnswer | None = None
     """What became of the minute that was asked for."""
     facts: Sequence[Fact] = ()
     times: Sequence[tuple[str, Instant | None]] = ()

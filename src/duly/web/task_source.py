@@ -12,7 +12,7 @@ from duly.store.history import MissGroup, RemoteRun, RunBucket, RunRow, RunSearc
 from duly.web import formatting, models
 from duly.web.daemon_source import run_tiles
 from duly.web.formatting import Mark, Moment
-from duly.web.source import Alarm, Answer, Buckets, Details, Due, Fact, Lane, Output, Picture, Tile
+from duly.web.source import Alarm, Buckets, Details, Due, DueAnswer, Fact, Lane, Output, Picture, Tile
 from duly.web.task_store import TaskStore
 
 _DUES_SHOWN = 10
@@ -129,7 +129,7 @@ class TaskSource:
             dues=dues,
             no_dues="It is never due again.",
             answers=[
-                Answer(formatting.SLOTS.get(kind, Mark("calm", "none", kind)), sentence)
+                DueAnswer(formatting.SLOTS.get(kind, Mark("calm", "none", kind)), sentence)
                 for kind, sentence in self._store.answers(task, moment.now_us)
             ],
             facts=facts,

@@ -17,7 +17,7 @@ from duly.store.history import MissRow, RunRow
 from duly.web import formatting
 from duly.web.formatting import Mark, Moment
 from duly.web.models import TimerEntry, instants_after
-from duly.web.source import Answer
+from duly.web.source import DueAnswer
 
 
 def zone_of_timer(timer: Timer, zone: tzinfo) -> tzinfo:
@@ -41,7 +41,7 @@ class Record(NamedTuple):
     zone: tzinfo
     """Of schedules that give none."""
 
-    def answers(self, count: int, at: datetime | None) -> tuple[list[Answer], Answer | None]:
+    def answers(self, count: int, at: datetime | None) -> tuple[list[DueAnswer], DueAnswer | None]:
         """What became of the latest slots, newest first, and of the minute *at*: as `duly why` says it."""
         entry, now_us = self.entry, self.moment.now_us
         record = record_of(entry.timer, entry.snapshot, self.zone, now_us, runs=self.runs, misses=self.misses)
@@ -60,12 +60,12 @@ class Record(NamedTuple):
         return answer.miss is not None and answer.miss.at_us == answer.slot_us
 
 
-def _answer(answer: SlotAnswer) -> Answer:
+def _answer(answer: SlotAnswer) -> DueAnswer:
     kind = str(answer.kind)
     mark = formatting.SLOTS.get(kind, Mark("calm", "none", kind.replace("-", " ")))
     if answer.run is not None and answer.run.result not in {None, "success"} and mark.tone == "good":
         mark = mark._replace(tone="warn")
-    return Answer(mark, answer.sentence, answer.run)
+    return DueAnswer(mark, answer.sentence, answer.run)
 
 
 def clock_notes(dues: Sequence[Instant], now_us: Instant, zone: tzinfo) -> dict[Instant, str]:
