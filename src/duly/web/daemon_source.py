@@ -24,8 +24,8 @@ from duly.web.formatting import Moment
 from duly.web.source import (
     Alarm,
     Buckets,
+    ComingDue,
     Details,
-    Due,
     Fact,
     Lane,
     Output,
@@ -271,7 +271,7 @@ class DaemonSource:
         )
 
 
-def _dues(picture: DaemonPicture, entry: models.TimerEntry) -> tuple[list[Due], str]:
+def _dues(picture: DaemonPicture, entry: models.TimerEntry) -> tuple[list[ComingDue], str]:
     from duly.web.upcoming import clock_notes, zone_of_timer  # noqa: PLC0415 - the timers are on
 
     snapshot = entry.snapshot
@@ -283,7 +283,7 @@ def _dues(picture: DaemonPicture, entry: models.TimerEntry) -> tuple[list[Due], 
     notes = clock_notes(ahead, picture.moment.now_us, zone_of_timer(entry.timer, picture.zone))
     if snapshot.retry_at_us is not None:
         notes[snapshot.retry_at_us] = f"retry {snapshot.retry_attempt}"
-    shown = [Due(at_us, notes.get(at_us, "")) for at_us in ahead[:_DUES_SHOWN] if at_us < NEVER_US]
+    shown = [ComingDue(at_us, notes.get(at_us, "")) for at_us in ahead[:_DUES_SHOWN] if at_us < NEVER_US]
     return shown, "Nothing is due to fire."
 
 

@@ -68,7 +68,7 @@ class Lane(NamedTuple):
         return self.href if self.noun == "tasks" else ""
 
 
-class Due(NamedTuple):
+class ComingDue(NamedTuple):
     at_us: Instant
     note: str = ""
     """That it is a retry, or what the clocks do."""
@@ -98,7 +98,7 @@ class Details(NamedTuple):
     zone: tzinfo
     """Of its schedule."""
     description: str = ""
-    dues: Sequence[Due] | None = None
+    dues: Sequence[ComingDue] | None = None
     """The next ones; None if it has no schedule of its own."""
     no_dues: str = ""
     """Why there are none."""

@@ -12,7 +12,7 @@ from duly.store.history import MissGroup, RemoteRun, RunBucket, RunRow, RunSearc
 from duly.web import formatting, models
 from duly.web.daemon_source import run_tiles
 from duly.web.formatting import Mark, Moment
-from duly.web.source import Alarm, Buckets, Details, Due, DueAnswer, Fact, Lane, Output, Picture, Tile
+from duly.web.source import Alarm, Buckets, ComingDue, Details, DueAnswer, Fact, Lane, Output, Picture, Tile
 from duly.web.task_store import TaskStore
 
 _DUES_SHOWN = 10
@@ -113,9 +113,9 @@ class TaskSource:
     def _details(self, picture: TaskPicture, entry: models.TaskEntry) -> Details:
         """In a thread: what became of its latest dues may have to be looked for in a long trace."""
         task, moment = entry.task, picture.moment
-        dues = [Due(at_us) for at_us in entry.dues_after(moment.now_us, NEVER_US, _DUES_SHOWN)]
+        dues = [ComingDue(at_us) for at_us in entry.dues_after(moment.now_us, NEVER_US, _DUES_SHOWN)]
         if task.retry_at_us is not None:
-            dues = [Due(task.retry_at_us, f"retry {task.retry_count + 1}"), *dues]
+            dues = [ComingDue(task.retry_at_us, f"retry {task.retry_count + 1}"), *dues]
         facts = [
             Fact("cron", task.schedule.text, is_code=True),
             Fact("time zone", str(picture.zone)),
