@@ -9,7 +9,7 @@ _PREFIX = "#/components/schemas/"
 _KINDS = {"integer": "whole number", "string": "text", "boolean": "true or false", "date-time": "time"}
 
 
-class Field(NamedTuple):
+class ApiField(NamedTuple):
     """A parameter of an operation, or a key of an object."""
 
     name: str
@@ -29,8 +29,8 @@ class Described(NamedTuple):
     path: str
     summary: str
     description: str
-    fields: list[Field]
-    answers: list[Field]
+    fields: list[ApiField]
+    answers: list[ApiField]
     """What it answers with, a line for each type that may come."""
     example: str
 
@@ -40,7 +40,7 @@ class Shape(NamedTuple):
 
     name: str
     description: str
-    fields: list[Field]
+    fields: list[ApiField]
 
 
 def page(document: Mapping[str, Any]) -> bytes:
@@ -97,7 +97,7 @@ def _described(method: str, path: str, told: Mapping[str, Any], schemas: Mapping
     )
 
 
-def _fields(schema: Mapping[str, Any]) -> Iterator[Field]:
+def _fields(schema: Mapping[str, Any]) -> Iterator[ApiField]:
     needed = schema.get("required", ())
     for name, each in schema.get("properties", {}).items():
         yield _field(name, each, is_required=name in needed, description=each.get("description"))
@@ -105,11 +105,11 @@ def _fields(schema: Mapping[str, Any]) -> Iterator[Field]:
 
 def _field(
     name: str, schema: Mapping[str, Any], *, is_required: bool, description: str | None = None
-) -> Field:
+) -> ApiField:
     kind, type_name = _kind(schema)
     default = schema.get("default")
     shown = "" if default is None or default == [] else str(default).lower()
-    return Field(name, kind, type_name, is_required, shown, description or "")
+    return ApiField(name, kind, type_name, is_required, shown, description or "")
 
 
 def _kind(schema: Mapping[str, Any]) -> tuple[str, str]:
