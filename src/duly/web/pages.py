@@ -71,7 +71,7 @@ _DONE = {
     "disable": "Disabled {id}.",
 }
 
-Gathering = Callable[[Request, Picture], Awaitable[Gathered]]
+PageGathering = Callable[[Request, Picture], Awaitable[Gathered]]
 
 
 def routes(site: Site) -> list[BaseRoute]:
@@ -134,7 +134,7 @@ class Pages:
             ]
         return found
 
-    def _route(self, path: str, gathering: Gathering) -> Route:
+    def _route(self, path: str, gathering: PageGathering) -> Route:
         """A page that is shared by all who ask for it at about the same time."""
 
         async def gather(request: Request) -> Gathered:
