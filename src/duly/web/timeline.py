@@ -52,7 +52,7 @@ class RunsJson(msgspec.Struct):
     """The page of the only run, or a list of them."""
 
 
-class MissesJson(msgspec.Struct):
+class LaneMissesJson(msgspec.Struct):
     count: int
     first_us: int
     word: str
@@ -69,7 +69,7 @@ class LaneJson(msgspec.Struct, kw_only=True):
     """How long a run takes: the 50th percentile, and the 95th."""
     long_us: int | None
     runs: list[RunsJson]
-    misses: list[MissesJson]
+    misses: list[LaneMissesJson]
     dues: list[int]
     is_often: bool = False
     """Whether there are more dues than those."""
@@ -165,7 +165,8 @@ def _lane(
         long_us=long_us,
         runs=[_runs(bucket, span, moment) for bucket in sorted(runs, key=lambda one: one.first_us)],
         misses=[
-            MissesJson(miss.number, miss.first_us, MISSES.get(miss.reason, miss.reason)) for miss in misses
+            LaneMissesJson(miss.number, miss.first_us, MISSES.get(miss.reason, miss.reason))
+            for miss in misses
         ],
         dues=dues[:_MOST_DUES],
         is_often=len(dues) > _MOST_DUES,
