@@ -11,7 +11,7 @@ from duly.daemon.views import TimerSnapshot
 from duly.store.history import MissRow, RunRow
 from duly.web.formatting import Moment
 from duly.web.models import TimerEntry
-from duly.web.upcoming import Record, clock_notes, slots_ahead
+from duly.web.upcoming import ShownPast, clock_notes, slots_ahead
 from tests.worlds.daemons import us
 
 BERLIN, UTC = ZoneInfo("Europe/Berlin"), ZoneInfo("UTC")
@@ -47,11 +47,11 @@ RUN = RunRow(
 )
 
 
-def _record(**snapshot: object) -> Record:
+def _record(**snapshot: object) -> ShownPast:
     known = TimerSnapshot(registered_us=us("2026-05-20 00:00"), answered_us=us("2026-06-01 12:00"))
     known = msgspec.structs.replace(known, **snapshot)
     miss = MissRow("t", us("2026-05-31 00:30"), "overlap")
-    return Record(TimerEntry(DAILY, known), [RUN], [miss], Moment(us("2026-06-01 12:00"), UTC), UTC)
+    return ShownPast(TimerEntry(DAILY, known), [RUN], [miss], Moment(us("2026-06-01 12:00"), UTC), UTC)
 
 
 def test_answers() -> None:

@@ -239,14 +239,14 @@ class DaemonSource:
     async def _timer_details(
         self, picture: DaemonPicture, entry: models.TimerEntry, at: datetime | None
     ) -> Details:
-        from duly.web.upcoming import Record, zone_of_timer  # noqa: PLC0415 - the timers are on
+        from duly.web.upcoming import ShownPast, zone_of_timer  # noqa: PLC0415 - the timers are on
 
         moment, timer = picture.moment, entry.timer
         # The minute that is asked for may lie far back, and what came next answers it as well.
         most = _RECORDED if at is None else _ALL_RECORDED
         found = await self.runs(RunSearch(timer=timer.id, limit=most))
         misses = await self._backend.history.misses(timer=timer.id, limit=most)
-        record = Record(entry, found.rows, misses, moment, picture.zone)
+        record = ShownPast(entry, found.rows, misses, moment, picture.zone)
         answers, asked = await asyncio.to_thread(record.answers, _ANSWERS_SHOWN, at)
         dues, no_dues = await asyncio.to_thread(_dues, picture, entry)
         snapshot = entry.snapshot

@@ -31,7 +31,7 @@ def slots_ahead(
     return instants_after(following, moment.now_us, until_us, most)
 
 
-class Record(NamedTuple):
+class ShownPast(NamedTuple):
     """What is known of the past of a timer."""
 
     entry: TimerEntry
