@@ -16,7 +16,7 @@ from duly.instant import SECOND_US, Instant
 from duly.store.history import FAILURES, MissGroup, RunRow, RunSearch, Span
 from duly.web import formatting, models
 from duly.web.runs import RunFacts, machine_of, run_facts
-from duly.web.source import Alarm, Picture, Source, Tile
+from duly.web.source import Alarm, PageSource, Picture, Tile
 
 NEXT_SHOWN = 10
 """Firings to come, and runs that were, in the lists."""
@@ -50,7 +50,7 @@ class OverviewPage(NamedTuple):
     """Why runs of other machines are missing, if so."""
 
 
-async def overview_of(source: Source, picture: Picture, alarms: Sequence[Alarm]) -> OverviewPage:
+async def overview_of(source: PageSource, picture: Picture, alarms: Sequence[Alarm]) -> OverviewPage:
     day_us = picture.moment.now_us - DAY_US
     try:
         results, latest, misses = await asyncio.gather(
@@ -106,7 +106,7 @@ def headline(alarms: Sequence[Alarm]) -> str:
     return "All is well"
 
 
-async def _shown(source: Source, alarm: Alarm) -> ShownAlarm:
+async def _shown(source: PageSource, alarm: Alarm) -> ShownAlarm:
     """An alarm with the last words of its run: the one that hangs, or else the last that failed."""
     if alarm.service is None:
         return ShownAlarm(alarm)

@@ -1,6 +1,6 @@
 """The pages: which addresses there are, and what each gathers before its template makes a page of it.
 
-Every page asks the `Source` of the site, and so is the same for a daemon and for a store. A page never
+Every page asks the `PageSource` of the site, and so is the same for a daemon and for a store. A page never
 changes anything. What changes something is a POST to /act, which performs the operation of that name, and is
 audited there. While the timers are off there are no pages of timers.
 """
@@ -47,7 +47,7 @@ from duly.web.runs import (
 )
 from duly.web.security import LOGIN, error_body, json_response, local_path, visitor
 from duly.web.site import READ_ONLY, Site
-from duly.web.source import Alarm, Lane, Picture, Source
+from duly.web.source import Alarm, Lane, PageSource, Picture
 from duly.web.task_source import TaskSource
 
 _RUNS_SHOWN = 15
@@ -95,7 +95,9 @@ class Pages:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._backend = site.backend
-        self._source: Source = DaemonSource(site.backend) if site.tasks is None else TaskSource(site.tasks)
+        self._source: PageSource = (
+            DaemonSource(site.backend) if site.tasks is None else TaskSource(site.tasks)
+        )
         self._nouns = ("services", "timers") if site.tasks is None else ("tasks",)
         self._renderer = Renderer(site, self._links, time.monotonic)
         self._picture: tuple[object, float, Picture] | None = None

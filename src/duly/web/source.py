@@ -1,6 +1,6 @@
 """What pages ask of whoever keeps the entries: a daemon (`DaemonSource`), or a store (`TaskSource`).
 
-        pages ── Source ──┬── look() ── Picture: everything at one moment, pure, so a thread can read it
+        pages ── PageSource ──┬── look() ── Picture: everything at one moment, pure, so a thread can read it
                           └── runs, buckets, misses, details, output: what the history says
 
 A page never asks which of them it shows. An entry is a service, a timer or a task, and all have the same
@@ -163,7 +163,7 @@ class Picture(Protocol):
         ...
 
 
-class Source(Protocol):
+class PageSource(Protocol):
     """Raises StoreError where the history cannot be read."""
 
     async def look(self, zone: tzinfo | None, /) -> Picture:
