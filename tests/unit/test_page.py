@@ -14,7 +14,7 @@ from duly.verify.reporting.drawing import Drawing
 from duly.verify.reporting.history import Stretch, StretchKind, TraceHistory
 from duly.verify.reporting.page import page
 from duly.verify.reporting.report import Chain, Report
-from duly.verify.reporting.timeline import MOST_LANES, MOST_STRETCHES, Picture, Pictures, pictures
+from duly.verify.reporting.timeline import MOST_LANES, MOST_STRETCHES, Pictures, TimeWindow, pictures
 from duly.verify.trace import (
     ClockStep,
     Crash,
@@ -74,7 +74,7 @@ def drawn(events: list[TraceEvent], *violations: Violation) -> tuple[Report, Pic
     return report, pictures(report, lines(*events))
 
 
-def overview(events: list[TraceEvent], *violations: Violation) -> Picture:
+def overview(events: list[TraceEvent], *violations: Violation) -> TimeWindow:
     picture = drawn(events, *violations)[1].overview
     assert picture is not None
     return picture

@@ -18,7 +18,7 @@ from duly.verify.properties import instant_text
 from duly.verify.reporting.axis import TimeAxis
 from duly.verify.reporting.history import Stretch, StretchKind
 from duly.verify.reporting.report import Chain
-from duly.verify.reporting.timeline import Flag, Picture, TaskLane
+from duly.verify.reporting.timeline import Flag, TaskLane, TimeWindow
 
 WIDTH, GUTTER, RIGHT, TOP = 1100, 170, 14, 22
 FLAG_PX = 7.5
@@ -82,7 +82,7 @@ class Crossing(NamedTuple):
 class Drawing:
     """A picture on its paper; *label* says what it shows to those who cannot see it."""
 
-    def __init__(self, picture: Picture, zone: tzinfo, chain: Chain, *, label: str, lane_px: int) -> None:
+    def __init__(self, picture: TimeWindow, zone: tzinfo, chain: Chain, *, label: str, lane_px: int) -> None:
         self.label = label
         self.lane_px = lane_px
         self._picture = picture

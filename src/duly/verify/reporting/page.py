@@ -22,7 +22,7 @@ from duly.verify.reporting.report import (
     groups,
     summary,
 )
-from duly.verify.reporting.timeline import Picture, Pictures
+from duly.verify.reporting.timeline import Pictures, TimeWindow
 
 _OVERVIEW_LANE_PX, _ZOOM_LANE_PX = 30, 46
 _MOST_NODES = 40
@@ -30,7 +30,7 @@ _SECOND_US = 1_000_000
 
 
 def page(report: Report, pictures: Pictures) -> str:
-    def figure(picture: Picture, label: str, lane_px: int) -> Drawing:
+    def figure(picture: TimeWindow, label: str, lane_px: int) -> Drawing:
         return Drawing(picture, report.zone, report.chain, label=label, lane_px=lane_px)
 
     def shown_time(at_us: int) -> str:
@@ -100,7 +100,7 @@ def _source(report: Report) -> str:
     return f"{made}Times are those of {header.tz}. {read}"
 
 
-def _hints(report: Report, picture: Picture) -> list[str]:
+def _hints(report: Report, picture: TimeWindow) -> list[str]:
     hints = ["Point at a mark to read what it is."]
     if report.shown:
         hints.append("A number leads to its violation.")
@@ -114,7 +114,7 @@ def _hints(report: Report, picture: Picture) -> list[str]:
     return hints
 
 
-def _notes(picture: Picture) -> list[str]:
+def _notes(picture: TimeWindow) -> list[str]:
     """What is not drawn one by one."""
     notes = []
     if picture.is_thinned:

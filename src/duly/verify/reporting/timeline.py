@@ -53,7 +53,7 @@ class TaskLane:
 
 
 @dataclass(slots=True)
-class Picture:
+class TimeWindow:
     """A window of time and what is drawn in it."""
 
     from_us: int
@@ -146,9 +146,9 @@ class NodeRow(NamedTuple):
 class Pictures(NamedTuple):
     """All that is drawn of one verification."""
 
-    overview: Picture | None
+    overview: TimeWindow | None
     """None when the trace has no event."""
-    zooms: dict[int, Picture]
+    zooms: dict[int, TimeWindow]
     """Around each violation that is told in full, by its number."""
     nodes: tuple[NodeRow, ...] = ()
     """The nodes of a cluster, in the order of their first signs."""
@@ -163,7 +163,7 @@ class Collection:
         # The overview is the last: what it gets it keeps, and may change.
         self.all = [*self.zooms.values(), self.overview]
         self._most_lanes = most_lanes
-        self._by_task: dict[str, list[Picture]] = defaultdict(list)
+        self._by_task: dict[str, list[TimeWindow]] = defaultdict(list)
         for picture in self.all:
             for task in picture.lanes:
                 self._by_task[task].append(picture)
@@ -210,12 +210,12 @@ def pictures(report: Report, lines: Iterable[bytes]) -> Pictures:
     return Pictures(collection.overview, collection.zooms)
 
 
-def _empty_overview(report: Report, events_us: Iterable[int], most_lanes: int) -> Picture:
+def _empty_overview(report: Report, events_us: Iterable[int], most_lanes: int) -> TimeWindow:
     """A picture from the first to the last of *events_us*, with lanes for the tasks of violations."""
     # A clock that was set back may have the trace end before it began.
     times = [*events_us, *(finding.at_us for finding in report.shown)]
     air_us = max((max(times) - min(times)) // 50, 1_000_000)
-    overview = Picture(*_window(times, air_us), MOST_STRETCHES)
+    overview = TimeWindow(*_window(times, air_us), MOST_STRETCHES)
     overview.flags = [_flag(finding) for finding in report.shown]
     for finding in report.shown:
         for task in _tasks(finding)[: most_lanes - len(overview.lanes)]:
@@ -228,7 +228,7 @@ def _window(times: list[int], margin_us: int) -> tuple[int, int]:
     return max(min(times) - margin_us, _FIRST_US), min(max(times) + margin_us, _LAST_US)
 
 
-def _zoom(report: Report, finding: ReportFinding) -> Picture:
+def _zoom(report: Report, finding: ReportFinding) -> TimeWindow:
     """The picture around one finding: from before its first event to after its last.
 
     When the list of a task took effect, perhaps a year ago, is worth a line, but not a picture of the year.
@@ -240,7 +240,7 @@ def _zoom(report: Report, finding: ReportFinding) -> Picture:
         times.append(finding.at_us + micros(report.header.delta_ms))
     margin_us = max(_MARGIN_US, (max(times) - min(times)) // 4)
     lines = frozenset(position.line for position in finding.evidence)
-    picture = Picture(*_window(times, margin_us), MOST_IN_A_ZOOM, lines)
+    picture = TimeWindow(*_window(times, margin_us), MOST_IN_A_ZOOM, lines)
     picture.lanes = {task: TaskLane() for task in _tasks(finding)}
     picture.flags = [_flag(finding)]
     return picture
@@ -260,7 +260,9 @@ def _flag(finding: ReportFinding) -> Flag:
     return Flag(finding.number, finding.task, finding.at_us, words)
 
 
-def _draw_dues(picture: Picture, lane: TaskLane, registrations: list[RegisteredTime], zone: tzinfo) -> None:
+def _draw_dues(
+    picture: TimeWindow, lane: TaskLane, registrations: list[RegisteredTime], zone: tzinfo
+) -> None:
     within = [
         each for each in registrations if each.from_us <= picture.to_us and each.to_us >= picture.from_us
     ]
@@ -270,7 +272,7 @@ def _draw_dues(picture: Picture, lane: TaskLane, registrations: list[RegisteredT
     lane.dues = dues if len(dues) <= _MOST_DUES else None
 
 
-def _dues(picture: Picture, registration: RegisteredTime, zone: tzinfo) -> Iterator[int]:
+def _dues(picture: TimeWindow, registration: RegisteredTime, zone: tzinfo) -> Iterator[int]:
     """The dues of one registration; that of the minute in which it took effect stands, too."""
     dues = dues_of(registration.cron, zone)
     if dues is None:
