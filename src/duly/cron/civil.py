@@ -24,7 +24,7 @@ _KEPT_ZONES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class OffsetSpan:
     """A stretch of constant offset: the civil times `lo <= civil < hi`, each counted once.
 
     The bounds carry the zone itself, so comparing them with a datetime of that zone compares faces.
@@ -41,7 +41,7 @@ class Span:
     """Up to here the clock shows each civil time once; from here to `hi` it will show them again."""
 
     @classmethod
-    def of(cls, zone: tzinfo, lo: datetime, hi: datetime, once: datetime, offset: timedelta) -> "Span":
+    def of(cls, zone: tzinfo, lo: datetime, hi: datetime, once: datetime, offset: timedelta) -> "OffsetSpan":
         """The span of the naive civil times *lo* to *hi*, repeated from *once* on."""
         lo_face, hi_face, once_face = (civil.replace(tzinfo=zone) for civil in (lo, hi, min(once, hi)))
         return cls(lo_face, hi_face, offset, lo - offset, hi - offset, once_face)
@@ -58,36 +58,36 @@ class Timeline:
 
     def __init__(self, zone: tzinfo) -> None:
         self.zone = zone
-        self._chunks: dict[int, list[Span]] = {}
+        self._chunks: dict[int, list[OffsetSpan]] = {}
         self._bounds: dict[int, tuple[list[datetime], list[tuple[datetime, datetime]]]] = {}
         # One tuple, not two attributes: another thread may call `use` between two reads.
         self.used = (datetime.max.replace(tzinfo=zone), datetime.min.replace(tzinfo=zone))
         if isinstance(zone, timezone):
             offset = zone.utcoffset(None)
-            self.use(Span.of(zone, _EARLIEST, _LATEST, _LATEST, offset))
+            self.use(OffsetSpan.of(zone, _EARLIEST, _LATEST, _LATEST, offset))
 
-    def from_instant(self, instant: datetime) -> Iterator[Span]:
+    def from_instant(self, instant: datetime) -> Iterator[OffsetSpan]:
         """The spans that end after the naive UTC *instant*, in order."""
         return (span for span in self._forward(instant.year) if span.ends > instant)
 
-    def to_instant(self, instant: datetime) -> Iterator[Span]:
+    def to_instant(self, instant: datetime) -> Iterator[OffsetSpan]:
         """The spans that begin at or before the naive UTC *instant*, latest first."""
         return (span for span in self._backward(instant.year) if span.begins <= instant)
 
-    def at_or_after(self, civil: datetime) -> Iterator[Span]:
+    def at_or_after(self, civil: datetime) -> Iterator[OffsetSpan]:
         """The spans that hold *civil* or something later, in order. The first may begin after it."""
         return (span for span in self._forward(civil.year) if span.hi > civil)
 
-    def at_or_before(self, civil: datetime) -> Iterator[Span]:
+    def at_or_before(self, civil: datetime) -> Iterator[OffsetSpan]:
         """The spans that hold *civil* or something earlier, latest first. The first may end before it."""
         return (span for span in self._backward(civil.year) if span.lo <= civil)
 
-    def holding(self, civil: datetime) -> Span | None:
+    def holding(self, civil: datetime) -> OffsetSpan | None:
         """The span in which *civil* occurs, or None for a skipped minute."""
         span = next(self.at_or_after(civil), None)
         return span if span is not None and span.lo <= civil else None
 
-    def use(self, span: Span) -> None:
+    def use(self, span: OffsetSpan) -> None:
         """Remember *span* as the one most questions will fall into."""
         self.used = _unambiguous(span)
 
@@ -114,22 +114,22 @@ class Timeline:
         self._bounds[chunk] = known
         return known
 
-    def _forward(self, year: int) -> Iterator[Span]:
+    def _forward(self, year: int) -> Iterator[OffsetSpan]:
         # One year early: near New Year the instant and the civil time may lie in different years.
         for chunk in range((year - 1) // _CHUNK_YEARS, 9999 // _CHUNK_YEARS + 1):
             yield from self._spans(chunk)
 
-    def _backward(self, year: int) -> Iterator[Span]:
+    def _backward(self, year: int) -> Iterator[OffsetSpan]:
         for chunk in range(min(year + 1, 9999) // _CHUNK_YEARS, -1, -1):
             yield from reversed(self._spans(chunk))
 
-    def _spans(self, chunk: int) -> list[Span]:
+    def _spans(self, chunk: int) -> list[OffsetSpan]:
         spans = self._chunks.get(chunk)
         if spans is None:
             spans = self._chunks[chunk] = list(self._worked_out(chunk))
         return spans
 
-    def _worked_out(self, chunk: int) -> Iterator[Span]:
+    def _worked_out(self, chunk: int) -> Iterator[OffsetSpan]:
         first_year, last_year = chunk * _CHUNK_YEARS, (chunk + 1) * _CHUNK_YEARS
         start = _new_year(first_year) if chunk else _EARLIEST
         end = _new_year(last_year) if last_year <= 9999 else _LATEST
@@ -141,7 +141,7 @@ class Timeline:
             lo, hi = max(max(begin, start) + offset, shown_until), min(instant, end) + offset
             if lo < hi:
                 repeated = max(offset - self._offset(instant), timedelta(0))
-                yield Span.of(self.zone, lo, hi, instant + offset - repeated, offset)
+                yield OffsetSpan.of(self.zone, lo, hi, instant + offset - repeated, offset)
             shown_until = max(shown_until, instant + offset)
             begin = instant
 
@@ -175,7 +175,7 @@ class Timeline:
         return offset
 
 
-def _unambiguous(span: Span) -> tuple[datetime, datetime]:
+def _unambiguous(span: OffsetSpan) -> tuple[datetime, datetime]:
     # From a whole minute on: one whose second :00 is skipped does not occur, though its rest is shown.
     into_minute = timedelta(seconds=span.lo.second)
     return span.lo - into_minute + _MINUTE if into_minute else span.lo, span.once
