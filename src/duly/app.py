@@ -501,7 +501,7 @@ class App:
         ended.add_done_callback(retrieve_outcome)
         # Before the request is written: its run may start before the answer is here.
         if not self._is_listening:
-            # Only now: an event costs as much as the run that it tells of, and nobody has waited for one.
+            # Only now: an event costs as much as the run that it reports, and nobody has waited for one.
             self._is_listening = True
             self._scheduler._announcer.listen(self._on_event, _RUN_EVENTS)  # noqa: SLF001
         self._waiting.setdefault(name, []).append(ended)
@@ -527,7 +527,7 @@ class App:
                 with self._naming(name):
                     run = await answer()
             except StoreError:
-                continue  # an event has told of it
+                continue  # an event has reported it
             except NoSuchTaskError as removed:
                 ended.set_exception(removed)
                 return

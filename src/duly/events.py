@@ -122,7 +122,7 @@ Listener = Callable[[Event], object]
 
 
 class Announcer:
-    """Tells every event to the listeners and the log."""
+    """Passes every event to the listeners and the log."""
 
     def __init__(self, listeners: Iterable[Listener], now: Callable[[], datetime]) -> None:
         self._listeners = tuple(listeners)

@@ -54,7 +54,7 @@ def _clear(path: str) -> None:
     try:
         mode = os.lstat(path).st_mode
     except OSError:
-        return  # nothing is there; or the bind tells better why nothing can be
+        return  # nothing is there; or the bind says better why nothing can be
     if not stat.S_ISSOCK(mode):
         raise SocketPathError("there is a file that is not a socket; remove it, or choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

@@ -122,7 +122,7 @@ def _from_trace(trace: Path, name: str) -> list[Any] | None:
         with trace.open("rb") as file:
             return why_latest(Trace(file), name, _ANSWERS)
     except (OSError, TraceError, UnknownTaskError):
-        return None  # the site tells what is wrong with the file
+        return None  # the site says what is wrong with the file
 
 
 def _failed(message: str) -> CommandError:

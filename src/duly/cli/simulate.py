@@ -113,7 +113,7 @@ def _moment(text: str | None, zone: tzinfo) -> datetime | None:
 
 
 class _Silence(Announcer):
-    """Tells nobody: what is only simulated has no place in a log."""
+    """Emits nothing: what is only simulated has no place in a log."""
 
     def wants(self, name: str) -> bool:  # noqa: ARG002 (whatever it is)
         return False

@@ -105,7 +105,7 @@ def _unreadable_lines(faults: list[str]) -> Iterator[str]:
 
 
 def _enabled_cell(timer: dict[str, Any]) -> Cell:
-    if timer.get("fault"):  # an older daemon does not tell
+    if timer.get("fault"):  # an older daemon does not say it
         return Cell("unreadable", "red")
     return Cell("yes") if timer["enabled"] else Cell("no", "yellow")
 

@@ -235,7 +235,7 @@ def _report(source: Files, *, is_matched: bool) -> Report:
 
 
 def _judged(source: Files, judge: Callable[[Iterator[bytes]], Outcome]) -> tuple[Outcome, Header]:
-    """The outcome and the header. That is caught on its way to the judge, who keeps it to himself."""
+    """The outcome and the header. That is caught on its way to the judge, which does not pass it on."""
     firsts: list[bytes] = []
 
     def overheard() -> Iterator[bytes]:
@@ -364,7 +364,7 @@ def _refuse_half_a_cluster(files: Files) -> None:
 
 
 def _refuse_overwriting(html: str | None, inputs: tuple[str, ...]) -> None:
-    """A page must not be written over what it tells of, nor fail after minutes of reading."""
+    """A page must not be written over what it shows, nor fail after minutes of reading."""
     if html is None:
         return
     target = Path(html)

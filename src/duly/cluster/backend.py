@@ -304,7 +304,7 @@ class RowBackend(Generic[T]):
         try:
             taken = await self._answered(self.node.take_room(rooms))
         finally:
-            if taken is None:  # if it was refused, the next claim is, too, and tells the node
+            if taken is None:  # if it was refused, the next claim is, too, and the node learns it
                 self.give_back(starts)
         if taken is None:
             return ()

@@ -2,7 +2,7 @@
 
 Nodes must agree what time it is, and hosts do not: one of them may be an hour off. So a node reads the
 time of the database with each heartbeat and counts on from there with a clock that nobody can set. An answer
-says that the database's time lay somewhere between asking and hearing. A clock that already shows a
+says that the database's time lay somewhere between request and answer. A clock that already shows a
 time between these two stays as it is, so a slow answer never makes it worse.
 """
 
@@ -41,7 +41,7 @@ class DatabaseClock:
     def now_us(self) -> Instant:
         """The time of the database.
 
-        It goes back only by steps that watchers are told of. It does not stand still either, because two runs
+        It goes back only by steps, which watchers see. It does not stand still either, because two runs
         must not begin at the same time: when it was a little ahead it goes at half the speed for a while.
         """
         steady_us = self._steady()

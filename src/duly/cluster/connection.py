@@ -69,7 +69,7 @@ def _awaited(descriptor: int, wanted: Wait, patience_s: float) -> Ready:
     if not found:
         raise SilentError("no answer")
     (_, events) = found[0]
-    is_readable = bool(events & ~select.POLLOUT)  # an error counts: reading tells which
+    is_readable = bool(events & ~select.POLLOUT)  # an error counts: reading shows which
     is_writable = bool(events & ~select.POLLIN)
     ready = (Ready.R if is_readable and wanted & Wait.R else 0) | (
         Ready.W if is_writable and wanted & Wait.W else 0

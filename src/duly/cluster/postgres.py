@@ -51,7 +51,7 @@ class PostgresStore:
     """The tasks of one *namespace* in a PostgreSQL database, for as many schedulers as you like.
 
     *lease* is how long a node may be silent before others take over what it runs. The tables are made in
-    *schema*. Opening waits up to *wait* for a database that cannot be reached yet, and tells *on_wait* after
+    *schema*. Opening waits up to *wait* for a database that cannot be reached yet, and calls *on_wait* after
     each try. *replace* lets a list take the place of all tasks of other living nodes. Runs are remembered for
     *history*.
     """

@@ -6,7 +6,7 @@ joins the two, and is the only one that knows both.
     timers        `ClusterTimers`: the same interface as `timers.local.LocalTimers`
     backend       claims rows, and takes the target of a timer before it starts
     rows          a timer as a row, and back
-    lists         what a list of timers changes in the rows, and what a start-up tells them
+    lists         what a list of timers changes in the rows, and what a start-up changes in them
     views         what people see: the rows and the past runs of all machines
 
 A due is claimed, decided, and its target is taken: three messages in this order. A timer that is only looked

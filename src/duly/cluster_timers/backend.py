@@ -35,7 +35,7 @@ class RowRules(TimerRules):
         now_us = self.now_us()
         if (
             timer.queued_us is not None
-        ):  # for a run of its own that has ended, or of another machine: nobody tells
+        ):  # for a run of its own that has ended, or of another machine: nothing reports it
             return now_us + SECOND_US
         wake_us = _next_due_us(timer)
         interval_sec = timer.definition.on_unit_active_sec

@@ -189,7 +189,7 @@ class TimerCodec:
 
 
 def cut_record(start: Begin[TimerState]) -> RunRecord:
-    """What the history says of a run that is cut off; when, whoever takes its row knows."""
+    """What the history says of a run that is cut off; the machine that takes its row knows when."""
     timer, run_id = start.after, start.after.running_run
     assert run_id is not None
     assert timer.running_since_us is not None

@@ -161,7 +161,7 @@ class ClusterTimers:
     async def _begin(
         self, definitions: Sequence[Timer], invalid: Collection[str], started_up_us: Instant | None
     ) -> None:
-        """Bring the list; the first node also tells all timers of the start-up."""
+        """Bring the list; the first node also writes the start-up into all timers."""
         if started_up_us is None:
             await self._bring(definitions, invalid)
         else:

@@ -7,7 +7,7 @@ file --loading--> text --lines, python_file--> Document (what was written, and w
 ```
 
 The invariant: a `Config` holds checked values only, and no bad entry harms another. The file as a whole is
-refused (`ConfigError`) only when there is no telling what its author wanted. Whatever is wrong has one reason
+refused (`ConfigError`) only when it is not clear what its author wanted. Whatever is wrong has one reason
 and, where it is certain, a line. A file may be hostile: each step takes linear time and memory.
 """
 

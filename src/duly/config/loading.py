@@ -177,7 +177,7 @@ def config_of(
         for table, faults in of_settings
         for fault in faults
     )
-    # What is wrong with a job is told of its service.
+    # A fault of a job is reported for its service.
     wrong = (
         *faults_of("service", some_services),
         *faults_of("timer", some_timers[: own["timer"]]),

@@ -229,7 +229,7 @@ NotifyOn = Literal["failure", "hung", "missed", "recovery"]
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Whom to tell when a job fails: a URL, people by e-mail, or a command."""
+    """Who gets a message when a job fails: a URL, people by e-mail, or a command."""
 
     id: str
     _: KW_ONLY

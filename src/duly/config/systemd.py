@@ -175,7 +175,7 @@ class _Unit:
         return self.name.rpartition(".")[0]
 
     def lines(self, *keys: str) -> list[_Assignment]:
-        """The assignments of *keys*, which are thereby known."""
+        """The assignments of *keys*, and marks them as known."""
         self._known.update(keys)
         return [line for line in self._lines if line.key in keys]
 

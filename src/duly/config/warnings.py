@@ -249,7 +249,7 @@ def missing_on_host(service: Service, environ: Mapping[str, str]) -> Iterator[tu
     if service.cwd is not None and (fault := _directory_fault(service.cwd)) is not None:
         yield "cwd", f"cwd {quoted(service.cwd)} {fault}"
         if "/" in service.command[0] and not service.command[0].startswith("/"):
-            return  # there is no telling what the command would be
+            return  # nobody can know what the command would be
     if (fault := _command_fault(service, environ)) is not None:
         yield "command", fault
 

@@ -2,7 +2,7 @@
 
 asyncio's own accept loop logs a traceback for every accept() that fails, up to 128 for one connection
 (`BaseSelectorEventLoop._accept_connection`), and does not tell its server. Here a shortage is one episode:
-the owner is told when it begins and when it is over.
+it calls the owner when it begins and when it is over.
 
 One descriptor is kept in reserve. In an episode it is given up for one connection at a time, so that somebody
 who asks what is wrong, or stops the daemon, is let in. If it is in use, a new connection takes the place of a
@@ -85,7 +85,7 @@ class Acceptor:
     def _on_failure(self, error: OSError) -> None:
         if not self._is_short:
             self._is_short = True
-            # Nothing tells when a descriptor is free again, so it is tried from time to time.
+            # Nothing reports when a descriptor is free again, so it is tried from time to time.
             self._recovering = self._loop.call_later(_PAUSE_S, self._recover)
             self._on_shortage(error)
         if self._reserve is not None:

@@ -2,7 +2,7 @@
 
 The caller gets the result, or an OperationError with the daemon's own message, or an UnreachableError that
 says why nobody answers. A stopped daemon never answers; a daemon that is busy with a long request still
-answers other clients. That is how a client that waits for a long time tells one from the other.
+answers other clients. That is how a client that waits for a long time knows one from the other.
 """
 
 import socket

@@ -345,7 +345,7 @@ class Daemon:
                 self._announce("ConfigurationRefused", error=error.message)
                 raise OperationError(INVALID_CONFIGURATION, error.message) from error
             finally:
-                # Also after a refusal: who was told that we are reloading waits for the opposite
+                # Also after a refusal: systemd knows that we are reloading and waits for the opposite
                 # (sd_notify(3)).
                 if not self._over.is_set():
                     for listener in self.on_started_up:
@@ -445,7 +445,7 @@ class Daemon:
             if row.id == run_id:
                 ended.set()
 
-        # Before it asks: a run that ends in between would never be heard of.
+        # Before it asks: a run that ends in between would never be seen.
         self.on_run_ended.append(look)
         try:
             if self._supervisor.outcome(run_id) == "running":

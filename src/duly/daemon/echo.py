@@ -37,10 +37,10 @@ class Echo:
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._dropped = 0
-        """Lines dropped that no notice tells of yet. While there are any, all that comes is dropped, too: the
+        """Lines dropped that no notice reports yet. While there are any, all that comes is dropped, too: the
         notice then stands where the lines are missing."""
         self._noticed = 0
-        """Lines dropped that the notice under way tells of."""
+        """Lines dropped that the notice under way reports."""
         self._reason = ""
         self._last_byte = b"\n"
         self._is_closed = False
@@ -87,7 +87,7 @@ class Echo:
         self.put(text.encode(errors="backslashreplace"))
 
     def faults(self) -> list[str]:
-        """The lines dropped and the reason, in a sentence, until the output itself tells of them."""
+        """The lines dropped and the reason, in a sentence, until the output itself reports them."""
         with self._changed:
             number = self._dropped + self._noticed
             return [self._sentence(number)] if number and self._thread.is_alive() else []

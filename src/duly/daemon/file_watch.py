@@ -1,7 +1,7 @@
 """`watch = true`: a change of the configuration's files is a wish to reload.
 
 The files are looked at every two seconds, in a thread. That needs nothing of the host: it works over NFS and
-in containers, where inotify hears nothing of changes made elsewhere. A look at a file takes microseconds.
+in containers, where inotify reports no change of another host. A look at a file takes microseconds.
 Editors and copies write in steps, so a change counts once it has stayed the same for one look. A file that is
 refused is read again when it changes again, not at each look.
 """
@@ -42,7 +42,7 @@ class FileWatch:
             now = await self._look()
             if now == before and now != known:
                 known = now
-                with suppress(OperationError):  # it was told, and another change is another try
+                with suppress(OperationError):  # it was reported, and another change is another try
                     await self._reload()
             before = now
 

@@ -199,7 +199,7 @@ class _Signals:
 
 
 class Notifier:
-    """Tells systemd how the daemon is, if systemd started it (sd_notify).
+    """Reports to systemd how the daemon is, if systemd started it (sd_notify).
 
     A datagram to the socket named in NOTIFY_SOCKET, nothing more. Without that name nothing is sent; a socket
     that takes nothing any more is no reason to stop.
@@ -248,7 +248,7 @@ def _address(name: str) -> str | None:
 
 
 def _watchdog_s(environ: Mapping[str, str]) -> float | None:
-    """Half the time after which it would take us for dead, if it is us whom it watches."""
+    """Half the time after which it would take us for dead, if it watches this process."""
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     text = environ.get("WATCHDOG_USEC", "")

@@ -371,7 +371,7 @@ _RECOVERIES = {
 
 
 class OpenFaults:
-    """The open faults, a sentence for each: told by events, and cleared by their recovery events."""
+    """The open faults, a sentence for each: set by events, and cleared by their recovery events."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, str], str] = {}

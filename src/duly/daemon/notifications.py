@@ -1,4 +1,4 @@
-"""Notifications: what somebody has to be told of a job, and its delivery, which survives a restart.
+"""Notifications: messages about jobs, and their delivery, which survives a restart.
 
     events ─────┐
                 ├── outage_after   decides; pure ── rows of `outage` ── a sender for each [[notify]]
@@ -7,12 +7,12 @@
 For each notify and job there is at most one `Outage`. It opens with the first trouble and ends when the job
 is well again, so there is one message for each, whatever else happens meanwhile. What is not yet delivered
 stays in its row: a restart neither loses nor repeats it. Events tell of failures, misses and successes at
-once. Once a minute the health of each job tells the rest: what hangs, is silent, or changed while the daemon
+once. Once a minute the health of each job shows the rest: what hangs, is silent, or changed while the daemon
 was down.
 
 What fails: a receiver is tried again, with pauses up to five minutes, and is a fault in the status meanwhile.
-A store that cannot write keeps nobody from being told. A crash between a delivery and the write that notes it
-has the message told again, with the same id. Nothing here is waited for by a run; what blocks is in threads.
+A store that cannot write holds no message back. A crash between a delivery and the write that notes it
+sends the message again, with the same id. Nothing here is waited for by a run; what blocks is in threads.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ def outage_after(outage: Outage | None, found: JobNews, notify: Notify, now_us: 
 
 
 class Notifications:
-    """Tells those that `[[notify]]` names. *view* shows a service; *loading* is entered to call a command."""
+    """The messages of all `[[notify]]`. *view* shows a service; *loading* is entered to call a command."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Notifications:
     # --- life ---
 
     async def open(self) -> None:
-        """Read what is yet to be told. Raises StoreError."""
+        """Read the messages that are not delivered yet. Raises StoreError."""
         for notify_id, job, state in await self._backend.history.outages():
             with suppress(msgspec.MsgspecError):  # damaged: it is found out anew
                 self._outages[notify_id, job] = msgspec.json.decode(state, type=Outage)
@@ -227,7 +227,7 @@ class Notifications:
             for number, service in enumerate(plan.config.services):
                 if number % _AT_ONCE == 0:
                     await asyncio.sleep(0)  # noqa: TID251 (yields, does not sleep)
-                # Seen now: an end that came meanwhile has been told of.
+                # Seen now: an end that came meanwhile has been reported.
                 if (notified := plan.notified(service.id)) and (view := self._view(service.id)) is not None:
                     self._look_at(judge, service, view, notified)
         await self._save()
@@ -309,7 +309,7 @@ class Notifications:
         return None
 
     def _waiting(self, notify_id: str) -> list[tuple[str, Notice]]:
-        """What is to be told, oldest first, each with its job."""
+        """The notices that wait, oldest first, each with its job."""
         found = [
             (job, notice)
             for (name, job), outage in self._outages.items()
@@ -366,7 +366,7 @@ class Notifications:
         try:
             if rows:
                 await self._backend.history.put_outages(rows)
-        except StoreError:  # the history tells of it; written with the next change
+        except StoreError:  # the history reports it; written with the next change
             self._unsaved |= changed
 
     def _now_us(self) -> Instant:

@@ -51,7 +51,7 @@ class Params(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Nothing(Params):
-    """An operation that needs to be told nothing."""
+    """An operation without parameters."""
 
 
 class OfOne(Params):
@@ -388,7 +388,7 @@ async def _follow(
         yield _log(backend, now or row, params.lines, fault)
         return
     follower = _Follower()
-    # The text so far and the watch begin in the same moment: nothing is told twice, and nothing left out.
+    # The text so far and the watch begin in the same moment: no line is sent twice, and none is left out.
     unwatch = output.watch(follower.write)
     first = _log(backend, row, params.lines, fault)
     ending = asyncio.ensure_future(backend.ended(row.id))

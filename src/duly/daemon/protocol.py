@@ -135,7 +135,7 @@ def _line(said: Request | Response) -> bytes:
     try:
         return _encoder.encode(said) + b"\n"
     except UnicodeEncodeError:
-        # A path or an argument may hold bytes that are no text, and may be in anything that is told.
+        # A path or an argument may hold bytes that are no text, and may be in any answer.
         return _encoder.encode(sayable(msgspec.to_builtins(said, enc_hook=str))) + b"\n"
 
 

@@ -23,7 +23,7 @@ from duly.timers.calendar import CalendarCache, Calendars, slot_after, slot_at_o
 from duly.verify.reasons.answers import Skip, Words, face_text, first_shown_us, minute_of
 
 LATEST_RUNS = 5
-"""How many runs are told of a timer that has no slots to tell of."""
+"""How many runs are shown of a timer that has no slots."""
 
 _LATEST_COUNTS = "of several slots that passed together only the latest counts"
 

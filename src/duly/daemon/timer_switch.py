@@ -166,7 +166,7 @@ class TimerSwitch:
         # Taken out before they are stopped: nobody gets at timers that are on their way out.
         timers, self._timers = self._timers, None
         if timers is not None:
-            # Called before the event is told, awaited after it: no timer event may follow that one.
+            # Called before the event is emitted, awaited after it: no timer event may follow that one.
             stopping = timers.stop()
             self._announcer.announce("TimersDisabled")
             await self._stopped(timers, stopping)

@@ -333,7 +333,7 @@ def counts(
 def is_ill_missed(timer: Timer, snapshot: TimerSnapshot) -> bool:
     """Whether the latest miss of a timer is worth a warning: nobody meant it, and it has not run since.
 
-    A target that was still at work, or a timer or target that somebody disabled, misses as it was told to;
+    A target that was still at work, or a timer or target that somebody disabled, misses on purpose;
     so does, while the daemon is down, a timer that need not be caught up with.
     """
     if snapshot.last_missed_us is None or snapshot.last_miss_reason not in _ILL_MISSES:

@@ -107,7 +107,7 @@ class NamedLimits:
         return any(heap and self._left(limit) for limit, heap in self._heaps.items())
 
     def next_names(self) -> list[str]:
-        """Those for whom there is room, earliest first. They wait no more, and are to be looked at."""
+        """Those that there is room for, earliest first. They wait no more, and are to be looked at."""
         names = [
             heappop(heap)[2]
             for limit, heap in self._heaps.items()

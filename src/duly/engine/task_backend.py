@@ -71,7 +71,7 @@ class TaskBackend(Protocol):
     async def request(self, name: str) -> RunAnswer | None:
         """Have one task run as soon as it can. Durable when it returns. Raises KeyError, StoreError.
 
-        What tells whether another process has run it; None if only this one can.
+        Says whether another process has run it; None if only this one can.
         """
         ...
 

@@ -4,7 +4,7 @@ Celery cannot tell a task that was never sent from one that nobody has begun. So
 is put beside its result, which says so. A run that finds a slip sends nothing and waits. Where the backend
 can do it, putting is atomic: of two who want to send, one is refused.
 
-A backend may lose what it held (a Redis without a disk, restarted). The slip of an *era* tells: it is as old
+A backend may lose what it held (a Redis without a disk, restarted). The slip of an *era* shows: it is as old
 as the memory of the backend. A slip that is missing means "never sent" only if the era is older than the run.
 
 Everything here blocks, and belongs into a thread.

@@ -1,7 +1,7 @@
 """A dead-man's switch: a URL is fetched after each success, so that something outside notices silence.
 
 A ping never blocks, delays or fails a run. Hosts have a thread each, so that one that hangs keeps nobody else
-waiting. It is tried twice; redirects are not followed, proxies not used. A failure is told once for each
+waiting. It is tried twice; redirects are not followed, proxies not used. A failure is reported once for each
 outage, as an event `DeadManPingFailed`. A URL is as good as a password: only its host is ever shown.
 """
 

@@ -37,7 +37,7 @@ class DeliveryError(Exception):
 
 
 class Message(msgspec.Struct, kw_only=True):
-    """What somebody is told. As JSON it is what a webhook and a command get."""
+    """The text of a notification. As JSON it is what a webhook and a command get."""
 
     id: str
     """The same each time that this message is tried."""

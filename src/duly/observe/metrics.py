@@ -1,7 +1,7 @@
 """Metrics for Prometheus (`pip install 'duly[metrics]'`).
 
-A listener counts what events tell. How each task, timer and service is (its last success, its next due) is
-read when somebody asks (`readings`), and told as instants: Prometheus knows how long ago they were. At most
+A listener counts events. How each task, timer and service is (its last success, its next due) is
+read when somebody asks (`readings`), and shown as instants: Prometheus knows how long ago they were. At most
 `most_names` tasks, services and timers are told apart, each kind by itself, and in histograms, which are
 fourteen series each, a tenth as many; the rest is called `other`. What is removed from the configuration is
 forgotten here as well.
@@ -86,7 +86,7 @@ class Metrics(Collector):
     """What a scheduler or a daemon did, to be scraped.
 
     *registry* is where the metrics are registered, by default one of their own, with those of the process.
-    *timezone* is that of the scheduler, and *now* its clock. *node* tells how the node of a cluster is
+    *timezone* is that of the scheduler, and *now* its clock. *node* says how the node of a cluster is
     (`PostgresStore.health`), and *readings* how all is that a daemon has.
     """
 

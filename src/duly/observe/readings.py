@@ -1,7 +1,7 @@
-"""What metrics are told of the present: how each task, timer and service is at this moment. Pure.
+"""What metrics read of the present: how each task, timer and service is at this moment. Pure.
 
 Events tell what happened. When a job ended well before this process began, and what is due and was not
-answered, no event tells: that is read from the states of those who have it.
+answered, no event says: that is read from the states of those who have it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

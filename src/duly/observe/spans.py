@@ -20,7 +20,7 @@ TRACEPARENT = "TRACEPARENT"
 
 
 class Spans:
-    """Tells runs to OpenTelemetry. Raises ImportError if that is not installed."""
+    """Exports runs to OpenTelemetry. Raises ImportError if that is not installed."""
 
     def __init__(self, tracer_provider: Any = None) -> None:
         try:
@@ -76,7 +76,7 @@ class Spans:
         return {TRACEPARENT: f"00-{known.trace_id:032x}-{known.span_id:016x}-{known.trace_flags:02x}"}
 
     def _begun(self, key: object, name: str, event: Event | None, attributes: dict[str, Any]) -> Any:
-        """The span of a run, which begins with the first that is heard of it."""
+        """The span of a run, which begins with the first event of it."""
         span = self._open.get(key)
         if span is None:
             span = self._open[key] = self._tracer.start_span(
@@ -94,7 +94,7 @@ class Spans:
         self, key: object, name: str, event: Event, attributes: dict[str, Any], *, error: str | None
     ) -> None:
         span, ended_ns = self._open.pop(key, None), instant_of(event.time) * 1_000
-        if span is None:  # its start was not heard: it began before anybody listened
+        if span is None:  # its start was not seen: it began before anybody listened
             began_ns = ended_ns - round(event.fields["duration"] * 1_000_000)
             span = self._tracer.start_span(name, context=self._context.Context(), start_time=began_ns)
         span.set_attributes(attributes)

@@ -148,7 +148,7 @@ async def end_leftovers(
 
     async def until_none_is_left() -> None:
         pause_s = _SHORTEST_LOOK_S
-        # Asked again and again: nobody is told of the exits of processes that are not its children.
+        # Polled: the kernel reports the exits of children alone.
         while await worker.do(abandoned):
             await pauses.wait(pause_s)
             pause_s = back_off(pause_s, _LONGEST_LOOK_S)
@@ -183,7 +183,7 @@ def _abandoned(runs: OpenRuns, tokens: RunTokens, *, last_id: int, proc_root: Pa
 
 def _send(left: Iterable[Leftover], number: signal.Signals) -> None:
     for group in {leftover.group for leftover in left}:
-        # Gone meanwhile, or another user's: the next look tells.
+        # Gone meanwhile, or another user's: the next look shows it.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, number)
             if number == signal.SIGTERM:

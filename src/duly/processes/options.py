@@ -1,6 +1,6 @@
 """Options of a process besides its command: variables of a file, an account, a niceness and limits.
 
-What the host does not allow is an `OptionFault`, found before a process is made: `duly check` tells of it
+What the host does not allow is an `OptionFault`, found before a process is made: `duly check` reports it
 beforehand. Python runs nothing of ours between fork and exec, so each option takes the way that is safe in a
 program with threads:
 

@@ -1,7 +1,7 @@
 """The output of a run: its last bytes, kept for later, and each new byte, for followers.
 
 However much a process writes, no more than the limit is kept. What was dropped is counted, never hidden: the
-bytes told as text and `lost_bytes` add up to all that was written. Text begins at the beginning of a line
+bytes kept as text and `lost_bytes` add up to all that was written. Text begins at the beginning of a line
 where it can, and never inside a character. A process that writes without end is let write only as fast as the
 event loop has time for it.
 """
@@ -44,7 +44,7 @@ class Tail:
         self.written_bytes += len(chunk)
         self._note_time(chunk)
         self._keep(chunk)
-        # A copy: a follower may end itself, or another, while it is told.
+        # A copy: a follower may end itself, or another, while it is called.
         for key, follower in tuple(self._followers.items()):
             try:
                 follower(chunk)
@@ -89,7 +89,7 @@ class Tail:
 
     @property
     def lost_bytes(self) -> int:
-        """How much of what was written `text` no longer tells."""
+        """How much of what was written `text` no longer holds."""
         return self.written_bytes - len(self._kept) + self._cut()
 
     def text(self) -> str:
@@ -186,7 +186,7 @@ class Pipe:
 
     def _end(self) -> None:
         if not self.is_open:
-            return  # a follower closed it while it was told
+            return  # a follower closed it while it was called
         if self._resumption is not None:
             self._resumption.cancel()
             self._resumption = None

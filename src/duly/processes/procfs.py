@@ -1,4 +1,4 @@
-"""What /proc tells of processes: which one a pid means, who is in a group, and which token somebody carries.
+"""What /proc says of processes: which one a pid means, who is in a group, and which token somebody carries.
 
 A pid alone says nothing: it is given again once its process is gone. A pid with its start time and the boot
 it was started in is a process for ever. Systems without /proc have identities that are never found again.
@@ -15,7 +15,7 @@ from duly.clock import steady_us
 
 PROC = Path("/proc")
 RUN_ID = "DULY_RUN_ID"
-"""The environment variable that tells a job which run it is. Nothing relies on it: anybody can set it."""
+"""The environment variable that says to a job which run it is. Nothing relies on it: anybody can set it."""
 RUN_TOKEN = "DULY_RUN_TOKEN"  # noqa: S105 (a name, no secret)
 """The environment variable that proves which run a process belongs to (`tokens`)."""
 

@@ -61,7 +61,7 @@ class ProcessCommand:
 class SpawnError(Exception):
     """A process could not be started; `reason` says why, in one sentence.
 
-    It may name paths, and those may hold bytes that are no text; it is told everywhere, so they are escaped.
+    It may name paths, and those may hold bytes that are no text; it is shown everywhere, so they are escaped.
     """
 
     def __init__(self, reason: str) -> None:
@@ -170,7 +170,7 @@ def _popen(command: ProcessCommand, environment: Mapping[str, str], output: int,
 
 
 def pidfd_of(pid: int) -> int:
-    """A descriptor that tells of the end of our child *pid*, or -1."""
+    """A descriptor that reports the end of our child *pid*, or -1."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):

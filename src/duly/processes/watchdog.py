@@ -142,7 +142,7 @@ class Watchdog:
     async def _one_process(self, is_tried: asyncio.Event) -> None:
         """Start a process, give it the list, and return when it has ended. Raises OSError."""
         if sys.platform != "linux":
-            raise OSError("it needs Linux, whose /proc tells which processes belong to a run")
+            raise OSError("it needs Linux, whose /proc says which processes belong to a run")
         with self._children.spawning() as born:
             popen = _popen()
             born(popen.pid)

@@ -214,7 +214,7 @@ _ORDERS: Mapping[str, tuple[str, Callable[[RunRow], Any]]] = {
 SORTS = tuple(_ORDERS)
 """What a list of runs can be sorted by."""
 FAILURES = (Result.FAILURE, Result.EXIT, Result.SIGNAL, Result.TIMEOUT, Result.SPAWN_ERROR)
-"""The results that blame the job. Whoever interrupts or cancels a run says nothing of it."""
+"""The results that blame the job. An interruption or a cancellation says nothing of the job."""
 
 
 class Span(NamedTuple):

@@ -96,7 +96,7 @@ class FileLock:
 
 
 def _holder_of(inode: int) -> str:
-    """Who has locked the file with this inode number, as far as this host tells. Only for a message.
+    """Who has locked the file with this inode number, as far as this host knows. Only for a message.
 
     The device in `/proc/locks` is not the one of `stat` on overlayfs and btrfs, so it is not compared.
     """

@@ -177,7 +177,7 @@ class ServiceController:
         if self.execution is not None:
             await asyncio.wait([self.execution.ended])
         while self.has_orphans:
-            await self._context.pauses.wait(_LOOK_S)  # nobody tells
+            await self._context.pauses.wait(_LOOK_S)  # nothing reports it
 
     def _on_ended(self, execution: Execution, end: RunResult) -> None:
         # First: what follows may ask whether a run is in flight.

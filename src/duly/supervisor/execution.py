@@ -46,7 +46,7 @@ class RunContext:
 
     async def recorded(self) -> None:
         """Wait until all rows are on disk, for a second at most: a disk that hangs holds up nobody."""
-        # Whoever joins a wait that is not over is waited for too: it goes on until nothing is unwritten.
+        # A wait that is joined goes on until nothing is unwritten, also for those that joined late.
         if self.recording is None or self.recording.done():
             self.recording = asyncio.ensure_future(self.pauses.within(_RECORDING_S, self.registry.recorded()))
         await asyncio.shield(self.recording)
@@ -151,7 +151,7 @@ class Execution:
             output_lost=self._tail.lost_bytes,
             output_times=times_text(self._tail.times()),
         )
-        # Before anybody is told of the end: they ask the registry what became of the run.
+        # Before the end is announced: listeners ask the registry what became of the run.
         self._context.registry.close(self.row)
         self._guarded(lambda: self._on_ended(self, end))
         self._context.registry.emit_end(self.row, lasted_us, is_meant=self.cut is CutReason.BY_HAND)
@@ -271,7 +271,7 @@ class Execution:
 
     def _reached(self) -> tuple[Instant, int]:
         """The present instant, and how long it has lasted."""
-        now_us = self._context.pauses.now_us()  # which tells of a step first, and so may shift what follows
+        now_us = self._context.pauses.now_us()  # which reports a step first, and so may shift what follows
         return now_us, max(now_us - self._begun_us, 0)
 
     def _lost_track(self, error: Exception) -> RunResult:

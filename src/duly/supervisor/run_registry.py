@@ -1,4 +1,4 @@
-"""The run registry: which runs are in flight, how those that ended did, and who is told.
+"""The run registry: which runs are in flight, how those that ended did, and who waits for them.
 
 A run is known by its id from before its process is made until long after its end. So a question about it is
 never answered with another run's end. What is on disk is the history's business.
@@ -21,7 +21,7 @@ from duly.store.past import Known, Past
 
 _OUTCOMES_KEPT = 20_000
 _LATE_US = 100_000
-"""A start that is told this much later than it was says so. The kernel counts in ticks of 10 ms."""
+"""A start that is announced this much later than it was says so. The kernel counts in ticks of 10 ms."""
 _NO_PAST = Past()
 
 Hook = Callable[[RunRow], object]
@@ -54,18 +54,18 @@ class RunRegistry:
         self._history.record_run(row)
 
     async def recorded(self) -> None:
-        """Return once what was told so far is on disk, or could not be written.
+        """Return once what was announced so far is on disk, or could not be written.
 
         A process that is made after that is found by the next daemon, with its service, whenever we die.
         """
-        with suppress(StoreError):  # the history has told of it, and tries again
+        with suppress(StoreError):  # the history has reported it, and tries again
             await self._history.settled()
 
     def emit_start(self, row: RunRow, age_us: int | None = None) -> None:
         """The process of a run was made, *age_us* ago, or could not be.
 
         A daemon that is frozen in between says it late. Another machine may have started the same since, so
-        the event then tells by how much.
+        the event then says by how much.
         """
         late = {} if age_us is None or age_us < _LATE_US else {"lateMs": age_us // 1000}
         self._announcer.announce("ServiceRunStarted", **_fields_of(row), pid=row.pid, **late)

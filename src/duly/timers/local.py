@@ -159,7 +159,7 @@ class LocalTimers:
 
     async def _stop(self) -> None:
         await self._poller.end()
-        with suppress(StoreError):  # told as StoreFault; the next opening finds out what became of the runs
+        with suppress(StoreError):  # a StoreFault; the next opening finds out what became of the runs
             await self._backend.flush()
         await self._poller.drop()
         self._let_go(TimerRefusal.OFF)

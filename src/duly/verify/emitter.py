@@ -140,7 +140,7 @@ class TraceEmitter:
     def _write_unnoticed_step(self, now_us: Instant, last_us: Instant) -> None:
         """Write down a step that nobody reported: back by a millisecond, or of a clock that has no reports.
 
-        It is dated right after the last event, as far as steady time tells how long ago that was.
+        It is dated right after the last event, as far as steady time shows how long ago that was.
         """
         passed_us = self._passed_us()
         if now_us < last_us or now_us - last_us - passed_us > _UNNOTICED_US:

@@ -1,7 +1,7 @@
 """The monitor: the same checks while things happen, as a listener of a recorder.
 
 It keeps what the judge keeps, which depends on the number of tasks and not on how long they have run.
-It tells of a violation as soon as it is certain, as an event `PropertyViolated`, to its listeners and to the
+It reports a violation as soon as it is certain, as an event `PropertyViolated`, to its listeners and to the
 logger `duly`. What began before the monitor did is not held against anybody. A monitor that fails says so, as
 an event `MonitorFault`, and judges no more: from then on nothing is better than inconclusive.
 """

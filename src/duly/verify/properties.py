@@ -67,7 +67,7 @@ def gaps_before(header: Header) -> list[Gap]:
 
 
 class Violation(NamedTuple):
-    """One objection: which property, whom it concerns, when, why, and the few events that show it."""
+    """One objection: which property, which task, when, why, and the few events that show it."""
 
     property: str
     task: str | None

@@ -94,7 +94,7 @@ class Recorder:
 
     def _around(self, scheduler: Any, kind: "type[R]") -> "R":
         if self.recorded is not None:
-            raise RuntimeError("this recorder has a scheduler already; a trace tells of one only")
+            raise RuntimeError("this recorder has a scheduler already; a trace is of one only")
         clock = self._clock or getattr(scheduler, "_clock", None)
         zone = self._timezone or getattr(scheduler, "_zone", None) or tzlocal.get_localzone()
         header = header_for(zone, self._store, self._persist_window_us, is_durable=self._sync)
@@ -550,13 +550,13 @@ def _is_current(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def _announcer_of(scheduler: object, clock: Clock) -> Announcer:
-    """The announcer of a scheduler of ours; for others one that tells the log only."""
+    """The announcer of a scheduler of ours; for others one that writes to the log only."""
     announcer = getattr(scheduler, "_announcer", None)
     return announcer if isinstance(announcer, Announcer) else Announcer((), clock.now)
 
 
 def _is_async(callback: object) -> bool:
-    """Whether calling *callback* gives something to await; if not, the scheduler shall say so itself."""
+    """Whether calling *callback* gives something to await; if not, the scheduler says so itself."""
     while isinstance(callback, functools.partial):
         callback = callback.func
     return not isinstance(callback, type) and (

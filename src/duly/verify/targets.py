@@ -6,7 +6,7 @@ takes the runs. Then every target is matched by a run in its window or excused f
 accounted for: by a due, by a failure before it, or by an interruption. What is left over on either side is
 wrong.
 
-Targets are counted and not listed: a silence of a year has half a million of them and is told in one line of
+Targets are counted and not listed: a silence of a year has half a million of them and is one line of
 a trace. Between two runs of a task, what becomes of a target depends on when it is due only by which troubles
 lie around it. So the time between two runs is divided where troubles begin and end, and all the targets of
 such a piece have one answer, which is worked out once. Work is bounded by the size of the input (decision

@@ -23,7 +23,7 @@ NO_OPTIONS: Mapping[str, OptionsDeclared] = {}
 
 
 class ParsedList(NamedTuple):
-    """What a list says; *configs* is None, and *reason* tells why, if the list is not valid."""
+    """What a list says; *configs* is None, and *reason* says why, if the list is not valid."""
 
     configs: dict[str, TaskConfig] | None
     reason: str

@@ -44,7 +44,7 @@ _ANSWERED_WITHIN_US = 60 * _SECOND_US
 _TELLING_US = 60 * _SECOND_US
 """How long a slow store may take between a decision, which is what the contract times, and its event."""
 _TOLERANCE_US = _SECOND_US
-"""Between something and the event that tells of it."""
+"""Between something and the event that reports it."""
 _SHARED_TOLERANCE_US = 5 * _SECOND_US
 """The same where an event is dated by what a machine knows of the database's time."""
 _STEP_BACK_US = 5 * 60 * 1_000_000
@@ -66,7 +66,7 @@ def zoned_timer(timer: object, zone: tzinfo, **row: int | None) -> ZonedTimer:
 
 @dataclass(slots=True)
 class WatchedTimer:
-    """What is kept of one timer, however long it runs. Times are of the wall clock unless told otherwise."""
+    """What is kept of one timer, however long it runs. Times are of the wall clock by default."""
 
     declared: ZonedTimer
     slots: Slots
@@ -79,7 +79,7 @@ class WatchedTimer:
     last_slot_us: int | None = None
     """The latest slot that was fired for or missed."""
     old_miss_us: int | None = None
-    """What a session before told last as missed, until there is a miss in this."""
+    """What a session before reported last as missed, until there is a miss in this."""
     token: int | None = None
     """That of its last firing, where machines share it."""
     firing_run: int | None = None
@@ -179,11 +179,11 @@ class TimerMonitor:
             return Verdict.VIOLATED
         return Verdict.HOLDS if tally.checked else Verdict.INCONCLUSIVE
 
-    # --- what is heard ---
+    # --- what the daemon emits ---
 
     def listener(self, event: Event) -> None:
         if event.name in CHANGES:
-            # A reload tells of thousands, one by one: they are asked for once, when it has told of all.
+            # A reload reports thousands, one by one: their next slots are worked out once, after all of them.
             if self._is_up:
                 self._changes[event.fields["timer"]] = instant_us(event.time), event.name == _RECALLED
             return
@@ -203,7 +203,7 @@ class TimerMonitor:
             self._notice(instant_us(now), self._steady_us())
 
     def silence_us(self, now: datetime) -> int | None:
-        """How long no look can find anything, unless something is told meanwhile; None: for ever."""
+        """How long no look can find anything, unless an event comes meanwhile; None: for ever."""
         if not self._is_up or self._is_store_faulty:
             return None
         if self._changes:
@@ -375,7 +375,7 @@ class TimerMonitor:
             self._object("V2", timer, f"it fired for {reason}, but {fault}")
         is_past = due_us is not None and due_us <= now_us
         is_slot = reason in {"schedule", "catch-up"} and is_past and timer.slots.has(due_us or 0)
-        # A start that was called off is told by nobody, and its row is free again.
+        # No event reports a start that was called off; its row is free again.
         is_called_off = self._is_shared and not timer.has_begun and due_us == timer.firing_slot_us
         if is_slot and not is_called_off and not _is_making_up(timer, reason, due_us):
             self._answer_slot(timer, due_us)
@@ -525,7 +525,7 @@ class TimerMonitor:
         if timer is not None and fields["runId"] == timer.firing_run:
             self._on_result(timer, fields["result"], steady_us)
 
-    # --- what is told ---
+    # --- what the daemon emits ---
 
     def _object(self, name: str, timer: WatchedTimer | None, reason: str) -> None:
         self._tallies[name].violated += 1

@@ -14,7 +14,7 @@ import msgspec
 
 VERSION = 1
 CARRIED_CALL = 0
-"""The number of the call that tells, at the beginning of a rotated file, which list is in effect."""
+"""The number of the call that says, at the beginning of a rotated file, which list is in effect."""
 TimestampMs = Annotated[float, msgspec.Meta(ge=-62_135_424_000_000, le=253_402_128_000_000)]
 """Epoch milliseconds, a little more than a day inside what datetime can hold: no offset overflows it."""
 DurationMs = Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
@@ -292,7 +292,7 @@ class TimerDeclared(msgspec.Struct, omit_defaults=True):
     answered_us: int | None = None
     """Every slot up to here was fired for, missed, or came before the timer was declared; None: unknown."""
     missed_us: int | None = None
-    """The last that was told as missed; None: nothing, or unknown."""
+    """The last that was reported as missed; None: nothing, or unknown."""
     registered_us: int | None = None
     """What a fixed rate counts from; None: unknown."""
     every: float | None = None
@@ -309,7 +309,7 @@ class Timers(TraceEvent):
 
 
 class Told(TraceEvent):
-    """The daemon has told an event of its own: its name, and its fields."""
+    """The daemon has emitted an event of its own: its name, and its fields."""
 
     name: str
     fields: dict[str, Any]
@@ -365,7 +365,7 @@ class Trace:
             reason = f"this is a trace of {self.header.kind}, and one of {kind} is needed here"
             raise TraceError(first_line, reason)
         self._is_carried = False
-        """Whether what comes now is told once more, for readers of a later part alone."""
+        """Whether what comes now is repeated, for readers of a later part alone."""
         self.torn_line: int | None = None
         """The number of the last line, if a crash has torn it; known when all is read."""
 

@@ -125,7 +125,7 @@ class Moment(NamedTuple):
     now_us: Instant
     zone: tzinfo
     is_chosen: bool = False
-    """Whether somebody chose that zone. If not, the times of a schedule are told in its own."""
+    """Whether somebody chose that zone. If not, the times of a schedule are shown in its own."""
 
     def zone_of(self, schedule: tzinfo) -> tzinfo:
         """The zone in which to tell the times of a schedule."""

@@ -73,7 +73,7 @@ class Live:
         self._waiting: set[asyncio.Future[None]] = set()
         self._closed = asyncio.Event()
 
-    # --- telling ---
+    # --- publishing ---
 
     def listener(self, event: Event) -> None:
         if event.level > logging.DEBUG:

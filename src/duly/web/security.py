@@ -147,7 +147,7 @@ def _shape_refusal(incoming: IncomingRequest, settings: WebSettings) -> HttpRefu
         return HttpRefusal(400, "bad_request", f"the header {min(twice)} came more than once")
     if "transfer-encoding" in incoming.headers and "content-length" in incoming.headers:
         # A proxy in front of us may have taken the other of the two, and see another request in what is left.
-        return HttpRefusal(400, "bad_request", "the length of the body is told in two ways")
+        return HttpRefusal(400, "bad_request", "the length of the body is given in two ways")
     length = incoming.headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()):
         return HttpRefusal(400, "bad_request", "the header content-length is not a number")

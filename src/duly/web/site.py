@@ -16,7 +16,7 @@ READ_ONLY = "read_only"
 
 @dataclass(slots=True)
 class Site:
-    """What there is to show, and whom to ask for a change."""
+    """What there is to show, and the backend that makes changes."""
 
     name: str
     """In titles."""

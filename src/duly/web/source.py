@@ -1,4 +1,4 @@
-"""What pages ask of whoever keeps the entries: a daemon (`DaemonSource`), or a store (`TaskSource`).
+"""What pages ask of the source of the entries: a daemon (`DaemonSource`), or a store (`TaskSource`).
 
         pages ── PageSource ──┬── look() ── Picture: everything at one moment, pure, so a thread can read it
                           └── runs, buckets, misses, details, output: what the history says

@@ -324,7 +324,7 @@ class _WholeLines:
 
 
 class GrowingTrace:
-    """A trace that may still grow: the runs it tells of, and what the judge says of them.
+    """A trace that may still grow: the runs in it, and what the judge says of them.
 
     Not to be looked at by two threads at once.
     """

@@ -1,4 +1,4 @@
--- A server that has forgotten is told what it had acknowledged, where no newer claim has come meanwhile.
+-- A server that has forgotten commits gets back what it had acknowledged, where no newer claim has come meanwhile.
 UPDATE {schema}.task AS task
 SET token = given.token, run_by = (%(before)s::bigint[])[1], started_us = given.started_us, cut_us = NULL,
     limited_by = NULL, record = NULL,

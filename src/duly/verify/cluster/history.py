@@ -78,7 +78,7 @@ class ClusterHistory:
         # Who died right before a list may have claimed what that list changed, and was never called.
         beside = [each.reported.at_us for each in self.lists if self._is_after_trouble(each.reported.at_us)]
         self.breaks_us = sorted([*self.forgettings_us, *(span.to_us for span in unreported), *beside])
-        """Where what came before may explain what comes after, in a way that no trace tells."""
+        """Where what came before may explain what comes after, in a way that no trace shows."""
         self.quiet = union([*self._quiet(), *self._around([at_us for at_us, _ in changes], 2), *unreported])
         """The times in which nothing is owed."""
         ids = {each for recording in recordings for each in recording.ids}
@@ -181,7 +181,7 @@ class ClusterHistory:
         before = [other for other in lists if other.reported.at_us <= from_us]
         event = each.reported.event
         if isinstance(event, InitEnd) and event.call == CARRIED_CALL:
-            return not before  # it tells only what the node had, where its earlier files are missing
+            return not before  # it says only what the node had, where its earlier files are missing
         meanwhile = [
             other
             for other in lists

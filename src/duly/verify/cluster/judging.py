@@ -134,7 +134,7 @@ class _TaskVerdict(ClusterVerdict):
                 self._found.append(violation._replace(evidence=shown, at_us=at_us))
 
     def _may_be_explained(self, task: str, trace: Merged) -> bool:
-        """Whether options or controls may explain anything: of some of them no trace tells enough."""
+        """Whether options or controls may explain anything: of some of them no trace says enough."""
         history = self._history
         if task in history.entries or len(history.options[task]) > 1:
             return True  # another node may have added it, or runs it by other options
@@ -314,7 +314,7 @@ class Checks:
 def _is_beside(other: NodeRun, run: NodeRun) -> bool:
     """Whether *run* began on another node while *other* was in flight, which began before.
 
-    Of the runs of two timers no token tells which began first, if clocks cannot.
+    Of the runs of two timers no token says which began first, if clocks cannot.
     """
     is_close = run.start.at_us - other.start.at_us <= TOLERANCE_US
     is_first = other.task != run.task and is_close and run.over_us(other.start.at_us) is not None

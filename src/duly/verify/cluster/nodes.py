@@ -140,7 +140,7 @@ class NodeProcess:
         return at < len(self.signs_us) and self.signs_us[at] <= to_us
 
     def is_gone(self, by_us: int) -> bool:
-        """Whether it had died by then, as far as its silence tells."""
+        """Whether it had died by then, as far as its silence shows."""
         if self.is_stopped or self.is_closed:
             return False
         is_silent = bool(self.tick_us) and self.last.at_us + self.tick_us + TOLERANCE_US < by_us
@@ -317,7 +317,7 @@ class _Reader:
             node.last = item
             if (
                 not node.signs_us or item.at_us >= node.signs_us[-1]
-            ):  # a clock that was set back tells nothing
+            ):  # a clock that was set back shows nothing
                 node.signs_us.append(item.at_us)
             self._on_event(node, item)
             if recording.header.kind == "timers":

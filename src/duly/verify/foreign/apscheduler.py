@@ -7,7 +7,7 @@ recorded as an `initialize` that failed, since that, too, ends all starting and 
 APScheduler itself declares missed is recorded as that. It must never harm the scheduler: it changes nothing
 there, and when it cannot write, it says so and goes on.
 
-A heartbeat in a thread of its own dates the silence: a scheduler that hangs tells its listeners nothing, and
+A heartbeat in a thread of its own dates the silence: a scheduler that hangs emits nothing, and
 without a heartbeat the time in which it ran nothing would not be in the trace.
 """
 
@@ -47,7 +47,7 @@ _STATE_RUNNING = 1
 
 
 Key = tuple[str, datetime]
-"""A run as APScheduler tells it apart: the job's id, and the time for which it was scheduled."""
+"""How APScheduler identifies a run: the job's id, and the time for which it was scheduled."""
 Handler = Callable[["_JobTrace", Any], None]
 
 
@@ -92,7 +92,7 @@ class APSchedulerRecorder:
     def attach(self, scheduler: Any) -> None:
         """Record *scheduler* from now on, whether it has been started or not."""
         if self._scheduler is not None:
-            raise RuntimeError("this recorder has a scheduler already; a trace tells of one only")
+            raise RuntimeError("this recorder has a scheduler already; a trace is of one only")
         self._zone = _zone_to_trace(scheduler.timezone)
         header = msgspec.structs.replace(
             header_for(self._zone, "unknown", 0, is_durable=False),
@@ -158,7 +158,7 @@ class APSchedulerRecorder:
             self._handlers[event.code](job_trace, event)
 
     # The jobs are asked for before the trace's lock is taken, never after: a thread that changes jobs holds
-    # APScheduler's lock while it tells its listeners.
+    # APScheduler's lock while it calls its listeners.
 
     def _on_started(self, job_trace: "_JobTrace", _: Any) -> None:
         if self._scheduler.state == _STATE_RUNNING:  # else: started paused
@@ -213,7 +213,7 @@ class APSchedulerRecorder:
 
 
 class _JobTrace:
-    """Dates what is heard, puts it into an order that a trace may have, writes it. Any thread may call."""
+    """Dates the events, puts it into an order that a trace may have, writes it. Any thread may call."""
 
     def __init__(self, path: str | os.PathLike[str], header: Any, proc: str, clock: Clock | None) -> None:
         # Listeners are called by several threads. A line is dated and written under the lock, so that lines
@@ -235,7 +235,7 @@ class _JobTrace:
         self._submitted: dict[Key, int | None] = {}
         """Runs without an outcome: their number if they are written as started."""
         self._early: set[Key] = set()
-        """Runs that are over, and of whose submission nobody has told yet."""
+        """Runs that are over, and whose submission was not reported yet."""
         self._is_complained_of = False
 
     def begin(self, texts: dict[str, str]) -> None:
@@ -253,7 +253,7 @@ class _JobTrace:
             self._write_list(now_us, ok=False)
 
     def stop(self) -> None:
-        """It was shut down. When that began, no listener is told."""
+        """It was shut down. No event says when that began."""
         with self._lock:
             now_us = self._settled_us()
             self._is_active = False
@@ -294,7 +294,7 @@ class _JobTrace:
         """A run has ended, well or not, or (None) APScheduler has declared it missed: it was never called."""
         with self._lock:
             if key not in self._submitted:
-                # An executor's thread may be done before the scheduler's has told of the submission.
+                # An executor's thread may be done before the scheduler's has reported the submission.
                 self._early.add(key)
                 self._submitted[key] = None
             self._finish(key, self._settled_us(), ok=ok)
@@ -465,7 +465,7 @@ def _require_plain(trigger: Any, zone: tzinfo) -> None:
 
 
 def _name(zone: Any) -> str:
-    """What tells zones apart: the name of ZoneInfo's and pytz's, or else the offset, which never changes."""
+    """What identifies a zone: the name of ZoneInfo's and pytz's, or else the offset, which never changes."""
     name = getattr(zone, "key", None) or getattr(zone, "zone", None)
     return str(name) if name else datetime(2000, 1, 1, tzinfo=zone).strftime("%Z")
 

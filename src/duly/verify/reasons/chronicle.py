@@ -1,7 +1,7 @@
 """The chronicle of one task: which dues came, in what circumstances, and what became of them.
 
-What the task may be at any time (docs/decisions/0011) is asked of a judge, who is told of this task alone and
-whose verdict nobody hears. Dues are never kept one by one: those that came in the same circumstances are one
+What the task may be at any time (docs/decisions/0011) is asked of a judge, which sees this task alone and
+whose verdict is not used. Dues are never kept one by one: those that came in the same circumstances are one
 `Arrivals`, those that wait for the same answer one `PendingDues`, and only as many are kept as were asked
 for.
 """
@@ -359,7 +359,7 @@ class Chronicle:
         if configs is not None:
             self.is_known |= self.task_id in configs
             self.names = [] if self.is_known else list(configs)
-            # Of a valid list only this task matters; what is wrong with another one, the judge shall see.
+            # Of a valid list only this task matters; the judge sees what is wrong with another one.
             options = {task: each for task, each in event.options.items() if task == self.task_id}
             mine = [reg for reg in event.regs if reg[0] == self.task_id]
             event = replace(event, regs=mine, options=options)

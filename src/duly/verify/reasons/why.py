@@ -137,7 +137,7 @@ class _Explainer:
     def _with_notes(self, answer: Answer) -> Answer:
         if not self._chronicle.has_faults:
             return answer
-        note = "The trace itself has faults, which may mislead this answer; duly verify tells them."
+        note = "The trace itself has faults, which may mislead this answer; duly verify lists them."
         return replace(answer, is_perhaps=True, details=(*answer.details, note))
 
     # --- a due ---

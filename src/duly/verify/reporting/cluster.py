@@ -113,7 +113,7 @@ class _Studio:
             before = kind, to_us
 
     def _end(self, run: NodeRun) -> tuple[StretchKind, Position]:
-        """How a run ended, and where that is told."""
+        """How a run ended, and the line that says so."""
         if run.end is not None:
             return StretchKind.SUCCEEDED if run.is_ok else StretchKind.FAILED, run.end
         if run.cut is not None and run.cut is not run.node.last:

@@ -2,7 +2,7 @@
 
 One row for each task, time to the right. Of one scheduler the first row has its calls. In a cluster each run
 has a cap in the colour of its node. Colours and strokes are named by classes and live in the page's style,
-which knows light and dark. Every mark says in its title what it is, so that nothing is told by colour alone,
+which knows light and dark. Every mark says in its title what it is, so that nothing is shown by colour alone,
 and pointing at it needs no script.
 """
 
@@ -100,7 +100,7 @@ class Drawing:
         return f"{self._text(from_us)} to {self._text(to_us)} ({spelled_length(to_us - from_us)})"
 
     def _where(self, stretch: Stretch) -> str:
-        """The lines in which a stretch is told."""
+        """The lines of the trace that a stretch is made of."""
         if stretch.line == stretch.end_line:
             return self._chain.words(stretch.line)
         if len(self._chain.names) > 1:

@@ -1,7 +1,7 @@
-"""A trace told as stretches of time: runs, calls, crashes, downtime, and which task was registered when.
+"""A trace as stretches of time: runs, calls, crashes, downtime, and which task was registered when.
 
-This is for drawing, not for judging: whatever is wrong with a trace, what it says is told as well as it can
-be, and nothing is objected to. A stretch is told as soon as it has ended, so only what is going on is kept.
+This is for drawing, not for judging: whatever is wrong with a trace, what it says is shown if it can be,
+and nothing is objected to. A stretch is yielded as soon as it has ended, so only what is going on is kept.
 """
 
 from collections import defaultdict
@@ -107,7 +107,7 @@ def why_again(kind: StretchKind, ended_us: int, at_us: int, dues: Dues | None) -
 
 
 class TraceHistory:
-    """The stretches of a trace, once, in the order of their ends; *admits* says which tasks are told of."""
+    """The stretches of a trace, once, in the order of their ends; *admits* says which tasks are included."""
 
     def __init__(self, items: Trace, fault_lines: frozenset[int], admits: Callable[[str], bool]) -> None:
         self.registrations: list[RegisteredTime] = []

@@ -149,7 +149,7 @@ class Pictures(NamedTuple):
     overview: TimeWindow | None
     """None when the trace has no event."""
     zooms: dict[int, TimeWindow]
-    """Around each violation that is told in full, by its number."""
+    """Around each violation that is shown in full, by its number."""
     nodes: tuple[NodeRow, ...] = ()
     """The nodes of a cluster, in the order of their first signs."""
 
@@ -169,7 +169,7 @@ class Collection:
                 self._by_task[task].append(picture)
 
     def admits(self, task: str) -> bool:
-        """Whether a task, seen for the first time, is in any picture; the overview takes whom it can."""
+        """Whether a task, seen for the first time, is in any picture; the overview takes what it can."""
         if task not in self.overview.lanes:
             if len(self.overview.lanes) >= self._most_lanes:
                 self.overview.lanes_left_out += 1
@@ -247,7 +247,7 @@ def _zoom(report: Report, finding: ReportFinding) -> TimeWindow:
 
 
 def _tasks(finding: ReportFinding) -> list[str]:
-    """Whom a finding concerns: its task, and those of its events."""
+    """The tasks that a finding concerns: its task, and those of its events."""
     named = [] if finding.task is None else [finding.task]
     events = [position.event for position in finding.evidence]
     named += [event.id for event in events if isinstance(event, RunStart | RunEnd)]
