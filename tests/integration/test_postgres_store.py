@@ -169,10 +169,10 @@ def test_tables_are_ours_as_soon_as_they_are_there(postgres_url: str) -> None:
     def reasons() -> set[str]:
         found = set()
         while not is_over.is_set():
-            with closing(PostgresStore(postgres_url).table()) as table:
+            with closing(PostgresStore(postgres_url).table(is_reader=True)) as table:
                 for _ in range(20):
                     try:
-                        table.open("it", "", is_reader=True)
+                        table.open("it", "")
                     except StoreError as error:
                         found.add(str(error))
         return found

@@ -70,8 +70,8 @@ def copy(source: Path, target: str, *options: str, code: int = 0) -> Result:
 def held(url: str) -> tuple[str, dict[str, str]]:
     """The identifier of a database, and the states in it by the names of their rows."""
     store = PostgresStore(url)
-    with closing(store.table()) as table:
-        scheduler_id = table.open(store.name, "", is_reader=True)
+    with closing(store.table(is_reader=True)) as table:
+        scheduler_id = table.open(store.name, "")
         views: list[TaskView] = list(table.do(ReadTasks(limit=1_000_000)))
     return scheduler_id, {view.name: view.state for view in views}
 

@@ -240,8 +240,8 @@ def _connected(store: str, namespace: str | None) -> "Iterator[tuple[PostgresSto
                 # It is not repeated: it may be an address with a password that lacks its beginning.
                 "a file belongs to one scheduler at a time; give an address such as postgresql://host/database",
             )
-        with closing(place.table()) as asked:
-            yield place, asked, asked.open(place.name, "", is_reader=True)
+        with closing(place.table(is_reader=True)) as asked:
+            yield place, asked, asked.open(place.name, "")
     except PlaceError as error:
         raise CommandError("no-cluster", error.reason) from error
     except TaskNotFoundError as error:

@@ -80,8 +80,9 @@ def _awaited(descriptor: int, wanted: Wait, patience_s: float) -> Ready:
 class Connection:
     """One connection to a database, made when it is first needed and again when it broke."""
 
-    def __init__(self, address: Address, *, patience_s: float) -> None:
+    def __init__(self, address: Address, *, patience_s: float, is_reader: bool = False) -> None:
         self._address = address
+        self._is_reader = is_reader
         self._patience_s = self._patience_now_s = patience_s
         self._connection: _Bounded | None = None
         self.on_notified: Callable[[str], None] | None = None
@@ -190,8 +191,9 @@ class Connection:
             "keepalives_interval": 1,
             "keepalives_count": 3,
             "tcp_user_timeout": patience_ms,
-            # Of several hosts the one that may be written, wherever it is by now.
-            "target_session_attrs": "read-write",
+            # Of several hosts the one that may be written, wherever it is by now. The role of a reader may
+            # be one for which every transaction is read-only.
+            "target_session_attrs": "primary" if self._is_reader else "read-write",
             **self._address.parameters,
             "client_encoding": "UTF8",
         }

@@ -95,14 +95,17 @@ class PostgresStore:
         """An id for a node: 62 random bits."""
         return uuid.uuid4().int >> 66  # noqa: TID251 (who this is)
 
-    def table(self, *, patience_s: float | None = None) -> PostgresTable:
+    def table(self, *, patience_s: float | None = None, is_reader: bool = False) -> PostgresTable:
+        """A connection of its own. A reader makes no tables, and needs no right to write."""
         patience_s = self._patience_s if patience_s is None else patience_s
-        return PostgresTable(self._address, self._statements, self.namespace, patience_s=patience_s)
+        return PostgresTable(
+            self._address, self._statements, self.namespace, patience_s=patience_s, is_reader=is_reader
+        )
 
-    async def open(self, new_id: str, *, is_reader: bool = False) -> str:
+    async def open(self, new_id: str) -> str:
         """Make the tables if there are none; the id of the scheduler that they belong to."""
         worker, table = Worker(f"duly open {self.name}"), self.table()
-        work = partial(table.open, self.name, new_id, is_reader=is_reader)
+        work = partial(table.open, self.name, new_id)
         try:
             return await waited_for(lambda: worker.do(work), wait_s=self._wait_s, on_wait=self._on_wait)
         finally:

@@ -52,9 +52,16 @@ class PostgresTable:
     """The table of one namespace, over one connection. Used by one thread at a time."""
 
     def __init__(
-        self, address: Address, statements: Statements, namespace: str, *, patience_s: float
+        self,
+        address: Address,
+        statements: Statements,
+        namespace: str,
+        *,
+        patience_s: float,
+        is_reader: bool = False,
     ) -> None:
-        self._line = Connection(address, patience_s=patience_s)
+        self._line = Connection(address, patience_s=patience_s, is_reader=is_reader)
+        self._is_reader = is_reader
         self._statements = statements
         self._namespace = escaped(namespace)
 
@@ -191,16 +198,16 @@ class PostgresTable:
 
     # --- making the tables ---
 
-    def open(self, name: str, new_id: str, *, is_reader: bool = False) -> str:
+    def open(self, name: str, new_id: str) -> str:
         """Make the tables if there are none; the scheduler id of this schema. Raises StoreError."""
-        return self._line.call(partial(self._open, name, new_id, is_reader=is_reader), times_patience=_LISTS)
+        return self._line.call(partial(self._open, name, new_id), times_patience=_LISTS)
 
-    def _open(self, name: str, new_id: str, *, is_reader: bool) -> str:
+    def _open(self, name: str, new_id: str) -> str:
         if (found := self._found(name)) is not None:
-            if not is_reader:
+            if not self._is_reader:
                 self._check_rights(name)
             return found
-        if is_reader:
+        if self._is_reader:
             schema = self._statements.schema
             reason = f"has no tables of duly in its schema {schema!r}; start a scheduler on it first"
             raise StoreError(store=name, reason=reason)
