@@ -3,12 +3,15 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 
 import pytest
 
 from duly import App, NoSuchTaskError, RunCancelledError, crontab, every
+from duly.cluster import PostgresStore
+from duly.cluster.table import ReadTasks, TaskView
 from duly.events import Event
+from tests.worlds.postgres import until
 
 pytestmark = pytest.mark.steady
 
@@ -137,6 +140,32 @@ async def test_a_limit_holds_on_all_nodes(postgres_url: str) -> None:
         await nodes.until(lambda: not nodes.running)
     assert (nodes.begun, nodes.most) == (count, 2)
     assert nodes.skipped
+
+
+async def test_who_waits_for_room_keeps_its_age(postgres_url: str) -> None:
+    """A task that finds no room is as long due as before: the node that has room takes the oldest."""
+    nodes, store = Nodes(postgres_url), PostgresStore(postgres_url)
+    app = nodes.app(limits={"db": 1})
+    for name in ("runs", "waits"):
+        app.declare(nodes.work, every("365d"), name=name, args=(name,), limit="db", enabled=False)
+
+    def waiting() -> TaskView:
+        with closing(store.table()) as table:
+            (view,) = table.do(ReadTasks(name="waits"))
+        assert isinstance(view, TaskView)
+        return view
+
+    async with running(app):
+        await app.run_now("runs")
+        await nodes.until(lambda: nodes.running == ["runs"])
+        await app.run_now("waits")
+        await asyncio.to_thread(until, lambda: nodes.skipped, "it was claimed, and found no room")
+        await asyncio.to_thread(until, lambda: waiting().run_by is None, "it was given back")
+        wake_us = waiting().wake_us
+        nodes.may_end.release()
+        nodes.may_end.release()
+        await nodes.until(lambda: nodes.begun == 2)
+    assert wake_us == 0
 
 
 async def test_a_long_list_blocks_nobody(postgres_url: str) -> None:

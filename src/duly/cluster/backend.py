@@ -411,7 +411,7 @@ class RowBackend(Generic[T]):
                 active.item = self._rules.stepped(active.item, step)
         for name, held in held_rows.items():
             if name in self.named.waiting:
-                self._end(held, None, held.started_us)
+                self._end(held, None, held.wake_us)
                 continue
             mark("claimed and not owed")
             self._end(held, self._codec.state(items[name]), self._rules.wakes_us(items[name]))
@@ -527,7 +527,7 @@ class RowBackend(Generic[T]):
     def _release(self, active: _Active[T] | None) -> None:
         if active is not None:
             mark("start put back")
-            self._end(active.held, None, active.held.started_us)
+            self._end(active.held, None, active.held.wake_us)
 
     def _end(self, held: Held, state: str | None, wake_us: Instant, record: RunRecord | None = None) -> None:
         self.node.end(held.name, held.end(state, wake_us, held.request, record))

@@ -76,6 +76,8 @@ class Held(msgspec.Struct, gc=False, eq=False):
     state: str
     """The state before the run, as the row has it."""
     request: str | None
+    wake_us: Instant
+    """When it was due. If it is given back, it is so again: the oldest is claimed first."""
     suspect_until_us: int = 0
     """Until then, by the steady clock, no other suspect is claimed here."""
     is_entry: bool = False
@@ -327,7 +329,7 @@ class Node:
                 if not held.is_called and held.name not in self.ends:
                     mark("start withdrawn")
                     del self.held[held.name]
-                    self._withdrawn.append(held.end(None, held.started_us))
+                    self._withdrawn.append(held.end(None, held.wake_us))
 
     def _on_fenced(self, node: int, taken: Sequence[Taken]) -> None:
         """Tell of a node that is declared dead, and of tasks that seem to be the cause."""
@@ -520,7 +522,14 @@ class Node:
                         self._remember(end)
             for row in work.claimed:
                 self.held[row.name] = held = Held(
-                    row.id, row.name, row.hash, row.token, row.started_us, row.state, row.request
+                    row.id,
+                    row.name,
+                    row.hash,
+                    row.token,
+                    row.started_us,
+                    row.state,
+                    row.request,
+                    min(row.wake_us, row.started_us),  # the clock may have been set back since
                 )
                 held.is_entry = row.definition is not None
                 if row.interruptions >= SUSPECT_FROM:
