@@ -254,6 +254,31 @@ async def test_a_request_survives_a_crash(same_store: StoreFactory) -> None:
     assert len(programs.calls) == 2, "one start answers the interruption and the request"
 
 
+async def test_a_requested_run_keeps_its_id_after_a_crash(same_store: StoreFactory) -> None:
+    """A run that had to wait for its start has one id, also when a crash has cut it off."""
+    ids: list[object] = []
+
+    def declare(app: App, _call: Callable[[str], None]) -> None:
+        async def job(run: Run) -> None:
+            ids.append(run.id)
+            await programs.clock.sleep_until(programs.clock.now() + timedelta(seconds=10))
+
+        app.declare(job, every("365d"))
+
+    programs = Programs(same_store, declare)
+    app = programs.app()
+    await app.start()
+    await app.run_now("job")
+    await programs.advance(4)
+    await app.run_now("job")
+    await programs.advance(8)
+    await programs.crash(app)
+    async with programs.app():
+        await programs.advance(60)
+    assert len(ids) == 3
+    assert ids[0] != ids[1] == ids[2]
+
+
 async def test_pause_survives_a_restart(same_store: StoreFactory) -> None:
     """A paused task rests, also in the next life; what was due meanwhile runs once when it goes on."""
 

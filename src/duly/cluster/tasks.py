@@ -194,13 +194,17 @@ class TaskCodec:
             task = self._listed(row.id, row.name, row.state)
         else:
             return None
+        asked = None if row.request is None else asked_us(row.request, now_us)
         if row.cut_us is not None:
             mark("found interrupted")
+            # A request that stood then is what the run began for: it has its id from that.
+            if asked is not None and asked <= row.cut_us:
+                task = requested(task, asked)
             task = cut_off(resumed(task, row.cut_us))
         if is_ahead_of_clock(task, now_us):
             mark("ahead of the clock")
             task = moved_back(task, now_us)
-        return task if row.request is None else requested(task, asked_us(row.request, now_us))
+        return task if asked is None else requested(task, asked)
 
     def _listed(self, row_id: int, name: str, state: str) -> Task:
         item = self.listed[name]
