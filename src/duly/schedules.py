@@ -23,8 +23,8 @@ Length = str | timedelta
 SHORTEST_PERIOD_SEC = 0.1
 
 _UNITS_US = {"s": SECOND_US, "m": 60 * SECOND_US, "h": 3_600 * SECOND_US, "d": 86_400 * SECOND_US}
-_UNITS_US["w"] = 7 * _UNITS_US["d"]
-_PART = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?\s*([smhdw])\s*")
+_UNITS_US |= {"min": _UNITS_US["m"], "w": 7 * _UNITS_US["d"]}
+_PART = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?\s*(min|[smhdw])\s*")
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 

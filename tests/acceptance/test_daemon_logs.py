@@ -86,7 +86,7 @@ def test_searched_across_runs(tmp_path: Path) -> None:
         since = home.duly("logs", "web", "--since", late).stdout
         assert re.fullmatch(rf"{STAMP}late\n", since), since
         assert (
-            home.duly("logs", "--grep", "early|late", "--since", "1h", "--no-timestamps").stdout
+            home.duly("logs", "--grep", "early|late", "--since", "1h 30min", "--no-timestamps").stdout
             == "web | early\nweb | late\n"
         )
         none = home.duly("logs", "--grep", "no such line")

@@ -128,6 +128,7 @@ def test_bad_defaults() -> None:
         ({"daily": "1:00", "timeout": 3, "timeout_sec": 4}, "timeout and timeout_sec are the same"),
         ({"daily": "25:00"}, "daily needs a time of day such as '03:30', not '25:00'"),
         ({"every": "5 minutes"}, "every needs a length of time such as '5m' or '1h 30m', not '5 minutes'"),
+        ({"every": "5 mint"}, "every needs a length of time such as '5m' or '1h 30m', not '5 mint'"),
         ({"every": "10"}, "every needs a length of time such as '5m' or '1h 30m', not '10'"),
         ({"every": 0.01}, "every needs a period of at least 0.1 s"),
         ({"at": "tomorrow"}, "at needs a time such as '2026-12-24 18:00', not \"tomorrow\""),
@@ -136,7 +137,10 @@ def test_bad_defaults() -> None:
         ({"cron": "* * * *"}, 'cron needs five fields, and "* * * *" has 4 fields'),
         ({"cron": "0 * * * * *"}, 'cron needs five fields, and "0 * * * * *" has 6 fields; there are no'),
         ({"cron": "0 25 * * *"}, 'cron: the hour field "25" must be 0-23, not 25'),
-        ({"cron": "0 0 L * *"}, 'cron: the day field "L" cannot be read'),
+        (
+            {"cron": "0 0 L * *"},
+            'cron: the day field "L" cannot be read; the last day of a month is on_calendar = ',
+        ),
         ({"cron": "@reboot"}, 'cron is no time of the clock with @reboot; write on_startup = "1s" instead'),
         ({"cron": "@sometimes"}, 'cron needs five fields, and "@sometimes" has one field'),
         ({"cron": 5}, 'cron must be a text such as "*/15 9-17 * * mon-fri", not 5'),
@@ -241,7 +245,16 @@ def test_checked_timers_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"), [("5m", 300), ("1h 30m", 5400), ("0.5s", 0.5), ("1w", 604_800), (7, 7)]
+    ("written", "meant"),
+    [
+        ("5m", 300),
+        ("5 min", 300),
+        ("1h 30min", 5400),
+        ("1h 30m", 5400),
+        ("0.5s", 0.5),
+        ("1w", 604_800),
+        (7, 7),
+    ],
 )
 def test_lengths_of_time(written: Any, meant: float) -> None:
     """A length of time is a number of seconds, or a text as the library takes it."""

@@ -23,8 +23,6 @@ from duly.formatting import length, printable
 
 _PAGE = 50
 _POLL_S = 1.0
-_AGO = re.compile(r"(\d{1,9}) *(s|m|min|h|d)")
-_UNITS = {"s": "seconds", "m": "minutes", "min": "minutes", "h": "hours", "d": "days"}
 
 
 @click.command("logs")
@@ -123,9 +121,12 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 def _moment(text: str | None) -> datetime | None:
     if text is None:
         return None
-    if found := _AGO.fullmatch(text.strip()):
-        return HostClock().now() - timedelta(**{_UNITS[found[2]]: int(found[1])})
-    return moment_of(text, zone_called(None))
+    from duly.schedules import length_of  # noqa: PLC0415 - only a search needs it
+
+    try:
+        return HostClock().now() - timedelta(microseconds=length_of("--since", text))
+    except (ValueError, OverflowError):  # no length of time, or more than there is
+        return moment_of(text, zone_called(None))
 
 
 class LineWriter:
