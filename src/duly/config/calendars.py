@@ -225,6 +225,8 @@ def _fault(field: Field, word: str) -> str:
     except FieldParseError as error:
         if "/" not in word and not any(char.isalpha() for char in word):
             return error.reason
+    if word.upper() == "L" and field is FIELDS[2]:
+        return f'cannot be read; the last day of a month is {KEY} = {{ day = "last", hour = 0, minute = 0 }}'
     if "/" in word:
         return "has a step that crons read differently, or not at all"
     return "has a name that cron does not know" if field in (MONTH, WEEKDAY) else "cannot be read"
