@@ -30,7 +30,7 @@ def test_a_job_that_hangs(tmp_path: Path) -> None:
         daemon.out.until(r"^tick \| tick$", count=4)
         assert states(home) == {"stuck": "hung"}
         [reason] = home.asked("status")["health"]["reasons"]
-        assert reason.startswith("service stuck hangs: it runs since ")
+        assert reason.startswith("service stuck hangs: it has been running since ")
         home.duly("stop", "stuck")
         daemon.ended()
 

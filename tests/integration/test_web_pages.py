@@ -282,7 +282,7 @@ def test_health_has_reasons(site: Served, client: httpx.Client) -> None:
     site.call(lambda: world.emit("ConfigurationReloaded"))
     page = client.get("/", headers={"x-duly-part": world.live.last_id}).text
     assert "One thing is not right" in page
-    assert "service backup hangs: it runs since" in page
+    assert "service backup hangs: it has been running since" in page
     world.states = states
     missed = {"last_missed_us": now_us(), "last_miss_reason": "shutdown", "last_run_us": None}
     world.snapshots["backup"] = msgspec.structs.replace(world.snapshots["backup"], **missed)

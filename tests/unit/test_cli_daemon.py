@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from duly.cli import COMMANDS, main, proxy
 from duly.cli.proxy import DaemonProxy
+from duly.config.schema import Invalid
 from duly.daemon.protocol import FAILED, OperationError
 from duly.daemon.views import TimerSnapshot
 from duly.processes.output import Tail
@@ -92,6 +93,14 @@ def test_timers(path: Path) -> None:
     assert starts == {shown[0].index("SCHEDULE")}
 
 
+def test_invalid_entries_of_another_file(tmp_path: Path) -> None:
+    """What is invalid in an included file is listed with the name of that file."""
+    bad = Invalid("job", None, 2, "is not TOML", 4, "conf.d/x.toml")
+    with listening(tmp_path / "here.sock", FakeDaemon(replace(CONFIG, invalid=(bad,)))):
+        shown = lines("timers", "--socket", str(tmp_path / "here.sock"))
+    assert shown[-1].split() == ["job", "#3", "is", "not", "TOML", "(conf.d/x.toml,", "line", "4)"]
+
+
 def test_narrow_timers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a narrow terminal columns go, and nothing wraps."""
     monkeypatch.setenv("COLUMNS", "40")
@@ -164,9 +173,16 @@ def test_status(path: Path) -> None:
     """The status begins with the state, then what is wrong, then what there is."""
     shown = lines("status", "--socket", str(path))
     assert shown[:2] == ["duly 9.9  running for 3h 5m, pid 1234", "  health     2 problems"]
-    assert "  services   3 (1 running, 1 failed)" in shown
+    assert "  services   3 (1 running, 1 failed, 1 disabled)" in shown
     assert "  timers     2 (0 running); next: backup in 15h" in shown
+    assert "  invalid    1 entry; see `duly check`" in shown
     assert answer("status", "--socket", str(path))["health"]["ok"] is False
+
+
+def test_status_of_a_crontab(here: Path) -> None:
+    """Nobody who runs a crontab is sent to `duly check`, which reads none."""
+    with listening(here / "cron.sock", FakeDaemon(replace(CONFIG, path=Path("/etc/crontab")))):
+        assert "  invalid    1 entry" in lines("status", "--socket", "cron.sock")
 
 
 def test_health_check(here: Path) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from duly.config.schema import Calendar, Config, Service, Settings, Timer
+from duly.config.schema import Calendar, Config, Invalid, Service, Settings, Timer
 from duly.daemon import views
-from duly.daemon.health import entry_states, health, status_json
+from duly.daemon.health import entry_states, health, invalid_text, status_json
 from duly.daemon.json_types import HealthJson
 from duly.instant import SECOND_US
 from duly.store.history import RunRow
@@ -90,7 +90,7 @@ NEVER = "; it has never succeeded"
             running("11:00"),
             MINUTELY,
             {},
-            [("hung", "hangs: it runs since 11:00, for 1h; none has ended well so far")],
+            [("hung", "hangs: it has been running since 11:00, for 1h; none has ended well so far")],
         ),
         (running("11:00"), HOURLY, {}, []),
         (running("10:59:59"), HOURLY, {}, [("hung", None)]),
@@ -99,7 +99,7 @@ NEVER = "; it has never succeeded"
             running("11:57:29", ran("success", lasted_s=50)),
             MINUTELY,
             {},
-            [("hung", "hangs: it runs since 11:57, for 2m 31s; 50s is usual")],
+            [("hung", "hangs: it has been running since 11:57, for 2m 31s; 50s is usual")],
         ),
         (running("11:57:30", ran("success", lasted_s=50)), MINUTELY, {}, []),
         # without a timer a minute stands for the period
@@ -111,7 +111,7 @@ NEVER = "; it has never succeeded"
             running("11:59:54"),
             MINUTELY,
             {"timeout_sec": 5},
-            [("hung", "hangs: it runs since 11:59, past its time limit of 5s")],
+            [("hung", "hangs: it has been running since 11:59, past its time limit of 5s")],
         ),
         # hung and failing are two things
         (
@@ -283,6 +283,24 @@ def test_status() -> None:
             },
         ],
     }
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (Invalid("job", "a", 0, "why", 4), "job a is invalid: why"),
+        (Invalid("job", None, 0, "why", 4), "job number 1 (line 4) is invalid: why"),
+        (
+            Invalid("job", None, 6, "why", 4, "conf.d/x.toml"),
+            "job number 7 (conf.d/x.toml, line 4) is invalid: why",
+        ),
+        (Invalid("job", "a", 6, "why", 4, "conf.d/x.toml"), "job a (conf.d/x.toml, line 4) is invalid: why"),
+        (Invalid("job", None, 6, "why"), "job number 7 is invalid: why"),
+    ],
+)
+def test_an_invalid_entry_can_be_found(bad: Invalid, said: str) -> None:
+    """An entry without an id, or of an included file, is named by its file and line."""
+    assert invalid_text(bad) == said
 
 
 def test_healthy() -> None:

@@ -121,7 +121,7 @@ class FakeDaemon:
             pid=1234,
             started_us=us("08:55"),
             faults=self.faults,
-            config="duly.toml",
+            config=str(self.config.path),
             store="duly.db",
             socket="duly.sock",
         )

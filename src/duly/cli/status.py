@@ -53,10 +53,12 @@ def _status_lines(response: dict[str, Any]) -> Iterator[str]:
     running = [f"{counts['services_running']} running"]
     if counts["services_failed"]:
         running.append(click.style(f"{counts['services_failed']} failed", fg="red"))
-    yield f"  services   {counts['services']} ({', '.join(running)})"
+    yield f"  services   {counts['services']} ({', '.join([*running, *_disabled(response, 'service')])})"
     yield f"  timers     {_timers(response)}"
     if counts["invalid"]:
-        yield f"  invalid    {counted(counts['invalid'], 'entry', 'entries')}; see `duly check`"
+        is_crontab = not response["config"].endswith((".toml", ".py"))
+        see = "" if is_crontab else "; see `duly check`"
+        yield f"  invalid    {counted(counts['invalid'], 'entry', 'entries')}{see}"
     for name in ("config", "store", "socket"):
         yield f"  {name:<10} {printable(response[name])}"
     if response.get("dashboard"):
@@ -86,11 +88,19 @@ def _timers(response: dict[str, Any]) -> str:
     if response["timers"] == "disabled":
         return f"{click.style('off', fg='yellow')} (experimental; `duly timers` says how to switch them on)"
     counts, coming = response["counts"], response["next_firing"]
-    said = f"{counts['timers']} ({counts['timers_running']} running)"
+    running = [f"{counts['timers_running']} running", *_disabled(response, "timer")]
+    said = f"{counts['timers']} ({', '.join(running)})"
     if coming is None:
         return said
     now = datetime.fromisoformat(response["at"])
     return f"{said}; next: {printable(coming['timer'])} {relative_text(coming['at'], now)}"
+
+
+def _disabled(response: dict[str, Any], kind: str) -> list[str]:
+    """How many of a kind are disabled, if any are."""
+    states = response["health"].get("states", [])  # an older daemon sends none
+    number = sum((each["kind"], each["state"]) == (kind, "disabled") for each in states)
+    return [f"{number} disabled"] if number else []
 
 
 # --- `duly services` ---

@@ -163,8 +163,14 @@ def invalid_lines(invalid: list[dict[str, Any]], columns_wide: int | None) -> It
     rows = [
         {
             "entry": f"{bad['kind']} {bad['id'] if bad['id'] is not None else '#' + str(bad['index'] + 1)}",
-            "reason": f"{bad['reason']}{'' if bad['line'] is None else ' (line ' + str(bad['line']) + ')'}",
+            "reason": f"{bad['reason']}{_where(bad)}",
         }
         for bad in invalid
     ]
     yield from table(columns, rows, columns_wide)[1:]
+
+
+def _where(bad: dict[str, Any]) -> str:
+    line = None if bad["line"] is None else f"line {bad['line']}"
+    where = ", ".join(filter(None, (bad.get("file"), line)))  # an older daemon tells no file
+    return f" ({where})" if where else ""

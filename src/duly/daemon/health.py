@@ -146,7 +146,7 @@ class HealthJudge:
             why = f"for {length(age_us / SECOND_US)}; {usual}"
         else:
             return None
-        message = f"service {service.id} hangs: it runs since {self._clock(since_us)}, {why}"
+        message = f"service {service.id} hangs: it has been running since {self._clock(since_us)}, {why}"
         return EntryState(HUNG, "service", service.id, since_us, message)
 
     def _failing_simple(
@@ -317,7 +317,11 @@ def health(
 
 
 def invalid_text(bad: Invalid) -> str:
-    return f"{bad.kind} {bad.id or f'number {bad.index + 1}'} is invalid: {bad.reason}"
+    """What is wrong with an entry; where it stands, if its id does not say that."""
+    line = f"line {bad.line}" if bad.line is not None and (bad.id is None or bad.file) else ""
+    where = ", ".join(filter(None, (bad.file, line)))
+    name = bad.id or f"number {bad.index + 1}"
+    return f"{bad.kind} {name}{f' ({where})' if where else ''} is invalid: {bad.reason}"
 
 
 def ill_missed(
