@@ -22,7 +22,7 @@ PAGES = {
     "far timer": ("/timers/certificates", f" on {FAR}"),
     "far run": (f"/runs/5?machine={quote(FAR, safe='')}", "far away"),
     "plan": ("/plan", "as the schedules say"),
-    "misses": ("/misses", "its target was still active"),
+    "misses": ("/misses", "its target was still active, or its lock held"),
     "invalid": ("/invalid", 'target "nightli" is no service'),
     "verification": ("/verification", "no slot is answered twice"),
     "question": ("/act/stop/web", "Its process is told to end"),

@@ -151,6 +151,42 @@ def test_host(tmp_path: Path) -> None:
     ]
 
 
+def test_whom_nobody_reaches(tmp_path: Path) -> None:
+    """A notify for a job that is not there is pointed out, and one whose command is not there."""
+    job = '[supervisor]\ntimers = true\n[[job]]\nid = "backup"\ncommand = "true"\ndaily = "3:30"\n'
+    notify = '[[notify]]\nid = "{}"\ncommand = {}\njobs = {}\n'
+    rows = [
+        ("fine", '"true"', '["backup", "back*", "*"]'),
+        ("typo", '"true"', '"bakup"'),
+        ("none", '"true"', '["backup", "web-*"]'),
+        ("gone", '"/no/such/program"', '"*"'),
+    ]
+    result = check(tmp_path, job + "".join(notify.format(*row) for row in rows))
+    assert [line.split("warning: ")[1] for line in result.stdout.splitlines()[:-2]] == [
+        'notify "typo": jobs has "bakup", which is no service and no timer; did you mean backup?',
+        'notify "none": jobs has "web-*", which is no service and no timer',
+        'notify "gone": command "/no/such/program" does not exist',
+    ]
+
+
+def test_nothing_ahead(tmp_path: Path) -> None:
+    """Of a job whose only times have passed, or are left out, it is said with its schedule."""
+    job = '[[job]]\nid = "{}"\ncommand = "true"\n{}\n'
+    rows = {
+        "past": 'at = "2020-12-24 18:00"',
+        "excluded": 'at = "2999-12-24 18:00"\nexclude = "2999-12-24"',
+        "ahead": 'at = "2999-12-24 18:00"',
+        "also": 'at = "2020-12-24 18:00"\nevery = "1h"',
+        "rest": 'every = "1h"\nafter_end = true',
+    }
+    text = "[supervisor]\ntimers = true\n" + "".join(job.format(*row) for row in rows.items())
+    shown = check(tmp_path, text).stdout.splitlines()
+    assert [line.split(":")[0].strip() for line in shown if line.endswith("; nothing is ahead")] == [
+        "past",
+        "excluded",
+    ]
+
+
 def test_usage() -> None:
     """Without a file there is nothing to check."""
     assert CliRunner().invoke(main, ["check"]).exit_code == 2

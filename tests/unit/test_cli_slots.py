@@ -84,7 +84,7 @@ def test_still_running() -> None:
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("overlap", "its target was still active (overlap)"),
+        ("overlap", "its target was still active, or its lock held (overlap)"),
         ("disabled", "the timer was disabled (disabled)"),
         ("disabled-target", "its target was disabled (disabled-target)"),
         ("target-not-found", "its target was not there (target-not-found)"),

@@ -183,6 +183,15 @@ def test_ids_are_taken() -> None:
     assert (len(found.services), found.timers) == (1, ())
 
 
+def test_an_id_that_is_taken_is_told_once() -> None:
+    """That a job has the id of another one is one fault, though both its parts have it."""
+    found = config(job(daily="1:00"), job(daily="2:00"))
+    assert [each.reason for each in found.faults] == ['the id "a" is taken by an earlier service']
+    timers = [{"id": "a", "target": "a", "daily": "3:00"}]
+    found = config(job(daily="1:00"), timers=timers)
+    assert 'the id "a" is taken by an earlier timer' in [each.reason for each in found.faults]
+
+
 def test_places(tmp_path: Path) -> None:
     """Mistakes in jobs have the line of their key, in tables and in lists."""
     path = tmp_path / "duly.toml"
@@ -290,6 +299,21 @@ def test_exclude(tmp_path: Path) -> None:
     ics.write_text(ICS.format("BEGIN:VEVENT\r\nDTSTART:20270101\r\nRRULE:FREQ=YEARLY\r\nEND:VEVENT\r\n"))
     [invalid] = load(path).invalid
     assert invalid.reason.endswith("an event has RRULE, which is not read here; list its dates")
+    ics.write_text("Dear all,\nwe are closed at Christmas.\n")
+    [invalid] = load(path).invalid
+    assert invalid.reason.endswith("it is no calendar, which begins with BEGIN:VCALENDAR")
+
+
+def test_exclude_what_calendars_of_others_hold(tmp_path: Path) -> None:
+    """An alarm within an event and a zone beside it are passed over; a cancelled event does not count."""
+    event = "BEGIN:VEVENT\nDTSTART:{}T100000\n{}END:VEVENT\n"
+    alarm = "BEGIN:VALARM\nTRIGGER:-PT15M\nDURATION:PT5M\nEND:VALARM\n"
+    zone = "BEGIN:VTIMEZONE\nBEGIN:STANDARD\nRRULE:FREQ=YEARLY\nEND:STANDARD\nEND:VTIMEZONE\n"
+    events = event.format("20261224", alarm) + event.format("20261225", "STATUS:CANCELLED\n")
+    (tmp_path / "h.ics").write_text(f"BEGIN:VCALENDAR\n{zone}{events}END:VCALENDAR\n")
+    path = tmp_path / "duly.toml"
+    path.write_text('[[job]]\nid="a"\ncommand="x"\ndaily="1:00"\nexclude = "h.ics"\n')
+    assert load(path).timers[0].exclude == ("2026-12-24",)
 
 
 # --- included files, size ---

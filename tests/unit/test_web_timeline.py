@@ -127,7 +127,9 @@ def test_lane_has_what_ran_and_what_comes() -> None:
     assert (a.usual_us, a.long_us, a.why_href) == (1_000_000, 3_000_000, "/timers/a-timer")
     assert a.dues == list(range(NOW_US, NOW_US + HOUR_US + 1, 10 * MINUTE_US))
     assert a.summary == "6 ran, 1 failed, 7 due"
-    assert [(miss.count, miss.word) for miss in b.misses] == [(3, "its target was still active")]
+    assert [(miss.count, miss.word) for miss in b.misses] == [
+        (3, "its target was still active, or its lock held")
+    ]
     assert (found.total, found.quiet, found.fault) == (2, 1, "away")
 
 

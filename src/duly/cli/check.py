@@ -16,10 +16,12 @@ import click
 
 from duly.cli.options import config_file, config_option
 from duly.cli.output import json_option, print_answer
+from duly.clock import HostClock
 from duly.config import Config, ConfigError, load
-from duly.config.schema import Invalid, Warned
+from duly.config.schema import Invalid, Warned, config_zone
 from duly.config.warnings import missing_on_host
 from duly.formatting import counted, printable
+from duly.instant import NEVER_US, instant_of
 
 INVALID_CONFIGURATION = 4
 _MOST_SCHEDULES = 30
@@ -77,10 +79,15 @@ def _lines(config: Config) -> Iterator[str]:
 
 def _schedules(config: Config) -> Iterator[str]:
     """When each timer fires, in words: what a cron text means is easily mistaken."""
-    from duly.daemon.views import schedule_text  # noqa: PLC0415 - a file that is refused needs none
+    from duly.daemon.slots import slots_of  # noqa: PLC0415 - a file that is refused needs none
+    from duly.daemon.views import schedule_text  # noqa: PLC0415 - as above
 
+    zone, now_us = config_zone(config), instant_of(HostClock().now())
     for timer in config.timers[:_MOST_SCHEDULES]:
-        yield click.style(f"  {printable(timer.id)}: {printable(schedule_text(timer))}", dim=True)
+        is_endless = timer.on_startup_sec is not None or timer.on_unit_active_sec is not None
+        is_over = not is_endless and slots_of(timer, zone, now_us)(now_us) >= NEVER_US
+        over = "; nothing is ahead" if is_over else ""
+        yield click.style(f"  {printable(timer.id)}: {printable(schedule_text(timer))}{over}", dim=True)
     if (more := len(config.timers) - _MOST_SCHEDULES) > 0:
         yield click.style(f"  and {more} more: see duly timers", dim=True)
 

@@ -88,20 +88,26 @@ def _read(path: Path, _version: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def _events(text: str) -> Iterator[tuple[date, date]]:
-    """Of each event the first date, and the one after its last."""
-    lines: dict[str, str] | None = None
+    """Of each event the first date, and the one after its last; what is cancelled does not count."""
+    opened: list[str] = []
+    event: dict[str, str] = {}
+    is_calendar = False
     for line in text.splitlines():
         name, _, value = line.partition(":")
         name = name.partition(";")[0].upper()
-        if (name, value) == ("BEGIN", _EVENT):
-            lines = {}
-        elif (name, value) == ("END", _EVENT) and lines is not None:
-            yield _span(lines)
-            lines = None
-        elif lines is not None:
-            lines[name] = value
-    if lines is not None:
-        raise ValueError("its last event has no end")
+        if name == "BEGIN":
+            opened.append(value)
+            is_calendar = is_calendar or value == "VCALENDAR"
+            event = {} if value == _EVENT else event
+        elif name == "END" and opened:
+            if opened.pop() == _EVENT and event.get("STATUS") != "CANCELLED":
+                yield _span(event)
+        elif opened[-1:] == [_EVENT]:  # not of what is within an event, such as an alarm
+            event[name] = value
+    if not is_calendar:
+        raise ValueError("it is no calendar, which begins with BEGIN:VCALENDAR")
+    if opened:
+        raise ValueError(f"its last {opened[-1]} has no end")
 
 
 def _span(event: dict[str, str]) -> tuple[date, date]:

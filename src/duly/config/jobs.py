@@ -97,7 +97,8 @@ def joined_parts(
         service, timer = services[at], timers[at]
         told = {fault.reason for fault in service.faults}
         # What is wrong with the id of a job is wrong with the target that its timer has from it.
-        more = [each for each in timer.faults if each.reason not in told and each.key != "target"]
+        known = {"target", *(fault.key for fault in service.faults if fault.key == "id")}
+        more = [each for each in timer.faults if each.reason not in told and each.key not in known]
         services[at] = service.with_faults(more)
         timers[at] = replace(timer, faults=services[at].faults)
     return services, timers

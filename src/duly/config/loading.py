@@ -156,14 +156,22 @@ def config_of(
     parts = joined_parts(checked_services(services), checked_timers(timers, folder), len(jobs))
     some_services = [_placed(each, path) for each in related_services(parts[0])]
     some_timers = related_timers(parts[1], some_services)
-    warned = [*warnings, *map(placed, footguns(settings, some_services, some_timers, line_of))]
     some_notify = checked_notify(notify)
+    found = footguns(settings, some_services, some_timers, some_notify, line_of)
+    warned = [*warnings, *map(placed, found)]
     if look is not None:
+        looked: list[tuple[EntryTable, int, Service]] = [
+            *(("service", each.index, each.entry) for each in some_services if each.entry is not None),
+            *(
+                ("notify", each.index, Service(each.entry.id, each.entry.command))
+                for each in some_notify
+                if each.entry is not None and each.entry.command
+            ),
+        ]
         warned += [
-            placed(Warned("service", each.id, each.index, reason, line_of("service", each.index, key)))
-            for each in some_services
-            if each.entry is not None
-            for key, reason in look(each.entry)
+            placed(Warned(kind, service.id, index, reason, line_of(kind, index, key)))
+            for kind, index, service in looked
+            for key, reason in look(service)
         ]
     # What is wrong with the dashboard is wrong with the settings of the supervisor.
     of_settings: tuple[tuple[Table, list[EntryFault]], ...] = (

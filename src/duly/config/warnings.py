@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from duly.config.calendars import common, ever_comes, first_time, gaps_of
@@ -15,6 +16,7 @@ from duly.config.schema import (
     Calendar,
     Config,
     EntryTable,
+    Notify,
     Service,
     Settings,
     Timer,
@@ -36,7 +38,11 @@ Line = Callable[[EntryTable, int, str | None], int | None]
 
 
 def footguns(
-    settings: Settings, services: Sequence[Checked[Service]], timers: Sequence[Checked[Timer]], line_of: Line
+    settings: Settings,
+    services: Sequence[Checked[Service]],
+    timers: Sequence[Checked[Timer]],
+    notify: Sequence[Checked[Notify]],
+    line_of: Line,
 ) -> Iterator[Warned]:
     """Everything worth a warning, in the order of the file."""
     usable = {each.entry.id: each.entry for each in services if each.entry is not None}
@@ -56,6 +62,13 @@ def footguns(
             target, clash = usable[each.entry.target], next(clashes)
             for key, reason in _of_timer(each, each.entry, target, started, clash):
                 yield Warned("timer", each.id, each.index, reason, line_of("timer", each.index, key))
+    ids = {**known_ids, **{each.id: None for each in timers if each.id is not None}}
+    for told in notify:
+        for pattern in () if told.entry is None else told.entry.jobs:
+            if pattern != "*" and not any(fnmatchcase(name, pattern) for name in ids):
+                reason = f"jobs has {quoted(pattern)}, which is no service and no timer"
+                line = line_of("notify", told.index, "jobs")
+                yield Warned("notify", told.id, told.index, reason + did_you_mean(pattern, ids), line)
 
 
 def _of_settings(settings: Settings, *, has_timers: bool, is_empty: bool) -> Iterator[tuple[str | None, str]]:

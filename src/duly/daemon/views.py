@@ -58,7 +58,7 @@ def timers_off_text(config: Config) -> str:
 
 
 MISSES: Mapping[str, str] = {
-    "overlap": "its target was still active",
+    "overlap": "its target was still active, or its lock held",
     "disabled": "the timer was disabled",
     "disabled-target": "its target was disabled",
     "target-not-found": "its target was not there",
