@@ -62,6 +62,7 @@ def test_a_timer_and_its_service(tmp_path: Path) -> None:
     assert config.settings.timers
     [service], [timer] = config.services, config.timers
     assert (service.id, service.command) == ("backup", ("/usr/bin/save", "--to", "the disk"))
+    assert service.env["D"] == "100%"
     assert (service.env["A"], service.cwd, service.timeout_sec) == ("b c", "/srv", 5400)
     assert timer.on_calendar == (
         Calendar((30,), (3,), None, None, (1, 2, 3, 4, 5)),
@@ -87,6 +88,17 @@ def test_who_runs_it_and_its_limits(tmp_path: Path) -> None:
     said = CliRunner().invoke(main, again).stderr
     assert "MemoryMax=50% is not translated" in said
     assert "LimitNOFILE=1:2 is not translated" in said
+
+
+@pytest.mark.parametrize(
+    "line", ["WorkingDirectory=~", "WorkingDirectory=%h/x", "EnvironmentFile=%h/x", "Environment=A=%H"]
+)
+def test_places_that_only_systemd_knows(tmp_path: Path, line: str) -> None:
+    """A home directory and a specifier are listed: duly would take them as they stand."""
+    result = imported(tmp_path, {"x.service": f"[Service]\nExecStart=/x\n{line}\n"})
+    assert f"x.service:3: {line} is not translated" in result.stderr
+    [made] = load(tmp_path / "duly.toml").services
+    assert (made.cwd, made.env_file, made.env) == (None, None, {})
 
 
 def test_intervals(tmp_path: Path) -> None:
@@ -116,7 +128,7 @@ def test_services_without_a_timer(tmp_path: Path) -> None:
             "notes.txt": "?",
         },
     )
-    assert "x@.service:0: left out: it is a template" in result.stderr
+    assert "x@.service: left out: it is a template" in result.stderr
     once, web = load(tmp_path / "duly.toml").services
     assert (web.type, web.restart, web.command) == (
         "simple",

@@ -135,7 +135,8 @@ def _hand_over(
     else:
         write_new(output, text, force=force)
     lines = [
-        f"{printable(remark.file or str(file))}:{remark.line}: {printable(remark.text)}\n"
+        f"{printable(remark.file or str(file))}:{f'{remark.line}:' if remark.line else ''}"
+        f" {printable(remark.text)}\n"
         for remark in remarks
     ]
     left_out = sum(remark.is_left_out for remark in remarks)

@@ -204,7 +204,8 @@ _IGNORED = frozenset(
 )
 _HOW: Mapping[str, tuple[str, str]] = {
     **{key: (key.lower(), "(.+)") for key in ("User", "Group")},
-    "EnvironmentFile": ("env_file", "(.+)"),
+    "EnvironmentFile": ("env_file", "([^%]+)"),
+    "WorkingDirectory": ("cwd", "-?([^~%][^%]*)"),
     "UMask": ("umask", "0?([0-7]{3})"),
     "Nice": ("nice", r"(-?\d+)"),
     "LimitNOFILE": ("nofile", r"(\d+)"),
@@ -223,6 +224,7 @@ _SPANS = {
     **dict.fromkeys(("years", "year", "y"), 31_557_600),
 }
 _SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_SPECIFIER = re.compile(r"%[A-Za-z]")
 _TRUE = frozenset(("1", "yes", "y", "true", "t", "on"))
 
 
@@ -325,8 +327,6 @@ def _service(found: TranslatedUnits, unit: _Unit, *, is_job: bool = False) -> di
         service["restart"] = restart if restart in {"no", "always"} else "on-failure"
     if env := _environment(unit):
         service["env"] = env
-    if directory := unit.last("WorkingDirectory"):
-        service["cwd"] = directory.removeprefix("-")
     for line in unit.lines(*_HOW):
         key, pattern = _HOW[line.key]
         if value := re.fullmatch(pattern, line.value):
@@ -356,7 +356,7 @@ def _command(found: TranslatedUnits, unit: _Unit) -> list[str]:
         found.remarks.append(unit.remark(starts[0], "ExecStart=-: a failure counts as a failure here"))
     words = _words(starts[0], text.removeprefix(prefix))
     for word in words:
-        if re.search(r"%[A-Za-z]", word.replace("%%", "")):
+        if _SPECIFIER.search(word.replace("%%", "")):
             raise _UnitLeftOutError(f"ExecStart has the specifier {quoted(word)}; write it out", number)
         if ":" not in prefix and re.search(r"\$[A-Za-z_{]", word.replace("$$", "")):
             reason = f"ExecStart has the variable {quoted(word)}; let a shell expand it: sh -c '...'"
@@ -367,8 +367,14 @@ def _command(found: TranslatedUnits, unit: _Unit) -> list[str]:
 
 
 def _environment(unit: _Unit) -> dict[str, str]:
-    words = [word for line in unit.lines("Environment") for word in _words(line, line.value)]
-    return {name: value for name, _, value in (word.partition("=") for word in words) if name}
+    env: dict[str, str] = {}
+    for line in unit.lines("Environment"):
+        if _SPECIFIER.search(line.value.replace("%%", "")):
+            unit.refuse(line)
+            continue
+        pairs = (word.replace("%%", "%").partition("=") for word in _words(line, line.value))
+        env |= {name: value for name, _, value in pairs if name}
+    return env
 
 
 def _words(line: _Assignment, text: str) -> list[str]:
