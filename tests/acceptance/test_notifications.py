@@ -97,7 +97,7 @@ def test_failure_and_recovery(tmp_path: Path, receiver: Receiver) -> None:
             "jobs": ["job"],
             "text": "service job failed: exited with code 3; it has never succeeded",
             "output": "no space left\n",
-            "host": socket.gethostname(),
+            "host": socket.socket.gethostname(),
         }
         assert home.asked("logs", "--run", str(told["run"]))["output"] == "no space left\n"
         home.duly("trigger", "job", "--wait")
@@ -230,10 +230,10 @@ def test_forms(tmp_path: Path, receiver: Receiver, form: str) -> None:
         daemon.ended()
     text = "service job failed: exited with code 3; it has never succeeded"
     if form == "slack":
-        assert json.loads(body) == {"text": f"{text}\n```\nno space left\n\n```"}
+        assert json.loads(body) == {"text": f"{socket.gethostname()}: {text}\n```\nno space left\n\n```"}
     else:
         assert body == f"{text}\n\nno space left\n"
-        assert receiver.headers[0]["Title"] == text
+        assert receiver.headers[0]["Title"] == f"{socket.gethostname()}: {text}"
         assert receiver.headers[0]["Priority"] == "high"
 
 
@@ -340,6 +340,7 @@ def test_mail(tmp_path: Path, scheme: str) -> None:
     assert "p%40ss" not in said
     assert (envelope.mail_from, envelope.rcpt_tos) == ("duly@example.org", ["ops@example.org"])
     mail = message_from_bytes(bytes(envelope.original_content or b""), policy=default)
-    assert mail["Subject"] == "[duly] service job failed: exited with code 3; it has never succeeded"
+    said = "service job failed: exited with code 3; it has never succeeded"
+    assert mail["Subject"].strip() == f"[duly] {socket.gethostname()}: {said}"
     assert isinstance(mail, EmailMessage)
     assert "no space left" in mail.get_content()

@@ -54,7 +54,9 @@ class Message(msgspec.Struct, kw_only=True):
 
     @property
     def title(self) -> str:
-        return shortened(one_line(self.text.partition("\n")[0]), _LONGEST_TITLE)
+        """The first line, and of which host it is: many tell the same people."""
+        first, *_ = self.text.split("\n", 1)
+        return shortened(one_line(f"{self.host}: {first}"), _LONGEST_TITLE)
 
     @property
     def body(self) -> str:
@@ -88,8 +90,12 @@ def _posted(kind: str, message: Message) -> tuple[bytes, dict[str, str]]:
     if kind == "slack":
         # A fence in the output must not end ours; <, > and & are Slack's own.
         output = message.output.replace("```", "'''")
-        text = f"{message.text}\n```\n{output}\n```" if output else message.text
-        text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        fenced = f"\n```\n{output}\n```" if output else ""
+        text = (
+            f"{message.host}: {message.text}{fenced}".replace("&", "&amp;")
+            .replace("<", "&lt;")
+            .replace(">", "&gt;")
+        )
         return json.dumps({"text": text}).encode(), {"Content-Type": "application/json"}
     return msgspec.json.encode(message), {"Content-Type": "application/json"}
 
