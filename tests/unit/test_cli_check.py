@@ -266,6 +266,7 @@ SHELL_TEXTS = pytest.mark.parametrize(
         ("rm log[0-9]", "[0-9]"),
         ("ls ~/backup", "~/backup"),
         ("LANG=C sort x", "LANG="),
+        ("save # each night", "#"),
     ],
 )
 
@@ -296,6 +297,8 @@ def test_shell_syntax_in_a_text(tmp_path: Path, command: str, found: str) -> Non
         ["grep", "*", "$HOME", "~/x", ">"],
         "curl http://127.0.0.1/?page=1",
         "git diff HEAD~1",
+        "open page#top",
+        "commit -m '# 7'",
         "[ -f x ]",
         "env LANG=C sort x",
         "grep end$ x",

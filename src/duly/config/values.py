@@ -586,7 +586,7 @@ def shell_syntax(text: str) -> str | None:
         looks = [_EXPANSION] if kind in {"bare", "quoted"} else []
         if kind == "bare":
             looks += [_OPERATOR] if "://" in piece else [_OPERATOR, _GLOB]
-            if is_begin and piece.startswith("~"):
+            if is_begin and piece.startswith(("~", "#")):
                 return piece
             if is_begin and is_first and (assigned := _ASSIGNMENT.match(piece)):
                 return assigned[0]
