@@ -97,7 +97,7 @@ def test_failure_and_recovery(tmp_path: Path, receiver: Receiver) -> None:
             "jobs": ["job"],
             "text": "service job failed: exited with code 3; it has never succeeded",
             "output": "no space left\n",
-            "host": socket.socket.gethostname(),
+            "host": socket.gethostname(),
         }
         assert home.asked("logs", "--run", str(told["run"]))["output"] == "no space left\n"
         home.duly("trigger", "job", "--wait")
