@@ -425,7 +425,7 @@ def test_faults_of_the_trace() -> None:
     lines = [*up(), *run(0, 1), event(2, "Tick"), *run(1, 2)]
     answer = why(trace(lines), "a", at(1))
     assert answer.is_perhaps
-    assert "duly verify tells them" in answer.details[-1]
+    assert "duly verify lists them" in answer.details[-1]
     assert all(one.is_perhaps for one in why_latest(trace(lines), "a", 9))
 
 
