@@ -288,7 +288,7 @@ async def _wait_until_gone(process: Process, pauses: Pauses, *, with_orphans: bo
     while process.is_group_alive() or (with_orphans and process.has_orphans()):
         if with_orphans:
             process.signal_orphans(signal.SIGTERM)  # some become orphans only when those before them are gone
-        await pauses.wait(pause_s)  # nothing reports it when a group becomes empty
+        await pauses.wait(pause_s)  # nothing reports that a group is empty
         pause_s = back_off(pause_s, _LONGEST_LOOK_S)
     return returncode
 
