@@ -745,6 +745,19 @@ class TableConformance:
         world.forget(old)
         assert table.do(ComeBack(before=[5], node=12, acked=1, **who)).has_forgotten
 
+    def test_server_that_was_set_back(self, world: World, table: ClusterTable) -> None:
+        """One that has forgotten and was not promoted may lack whole nodes: claims wait for a lease."""
+        reconcile(table, put("a"))
+        timeline = beat(table, 1).timeline
+        come_back(table, acked=99, timeline="0000000A")
+        assert claim(table, 11, limit=0).is_open
+        come_back(table, before=[11], node=12, acked=1, timeline=timeline)
+        assert claim(table, 12, limit=0).is_open
+        come_back(table, before=[12], node=13, acked=99, timeline=timeline)
+        assert claimed(table, 13) == []
+        table.do(OpenTimeline(timeline=timeline))
+        assert [row.name for row in claimed(table, 13)] == ["a"]
+
     def test_late_check_hides_nothing(self, world: World, table: ClusterTable) -> None:
         """A check that was sent before the old server's last answer came does not hide what is forgotten."""
         reconcile(table, put("a"))

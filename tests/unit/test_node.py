@@ -12,6 +12,7 @@ from duly.cluster.table import (
     ComeBack,
     Fence,
     Heartbeat,
+    OpenTimeline,
     Peer,
     Pulse,
     Returned,
@@ -126,6 +127,26 @@ def test_node_that_others_have_fenced_comes_back() -> None:
     request, _ = node.next_request()
     assert isinstance(request, ComeBack)
     assert (list(request.before), request.node) == ([1], 2)
+
+
+def test_claims_are_opened_after_a_lease() -> None:
+    """A node opens claims that it has seen closed for a lease, each time that they are closed."""
+    now_us = 0
+    node = Node(name="me", version="", lease_us=LEASE_US, steady=lambda: now_us, draw=lambda: 1)
+    pulse = Pulse(0, "server", "2", "2", 1, False, [], 1, None)
+    node.joined(pulse, now_us)
+    for _ in range(2):
+        began_us, request = now_us, None
+        while not isinstance(request, OpenTimeline):
+            now_us += SECOND_US // 10
+            request, _ = node.next_request()
+            if isinstance(request, Heartbeat):
+                node.on_answer(request, pulse._replace(open_timeline=""), now_us)
+        assert LEASE_US <= now_us - began_us < LEASE_US + 2 * SECOND_US
+        node.on_answer(request, None, now_us)
+        request, _ = node.next_request()
+        assert isinstance(request, Heartbeat)
+        node.on_answer(request, pulse, now_us)
 
 
 def test_news_for_a_loop_that_is_closed() -> None:

@@ -395,6 +395,8 @@ class ModelTable:
                 self._declare_dead(before, request.name)
         if has_forgotten:
             self._restore(request)
+            if self.database.timeline == request.timeline:
+                self.space.timeline = ""
         for end in request.ends:
             self._end(self._named(end), end, request.name)
         for end in request.cut:

@@ -185,8 +185,9 @@ class Node:
         self._has_forgotten = False
         self._is_restored = False
         """The server to which this node came back had forgotten commits; ServerChanged says so."""
-        self._timeline = ""
-        self._timeline_since_us = 0
+        self._acked_timeline = ""
+        self._closed_timeline = ""
+        self._closed_since_us = 0
         self._observer = Observer(3 * self.beat_us)
         self._dead: list[Peer] = []
         self._fencing: Peer | None = None
@@ -285,7 +286,7 @@ class Node:
                     self._on_fenced(request.node, answer)
             else:
                 assert isinstance(request, OpenTimeline)
-                self._timeline_since_us = heard_us  # the next heartbeat shows whether it is open
+                self._closed_since_us = heard_us  # the next heartbeat shows whether it is open
                 self._next_us = heard_us
         self.on_fault(None)
 
@@ -347,8 +348,10 @@ class Node:
     def _on_pulse(self, pulse: Pulse, sent_us: int, heard_us: int) -> None:
         self.pulse, self.pulse_asked = pulse, (sent_us, heard_us)
         self._check_server(pulse)
-        if pulse.timeline not in {pulse.open_timeline, self._timeline}:
-            self._timeline, self._timeline_since_us = pulse.timeline, heard_us
+        if pulse.timeline == pulse.open_timeline:
+            self._closed_timeline = ""
+        elif pulse.timeline != self._closed_timeline:
+            self._closed_timeline, self._closed_since_us = pulse.timeline, heard_us
         if pulse.has_forgotten:
             self._has_forgotten, self.generation, self._next_us = True, 0, 0
             self._observer.forget()
@@ -359,7 +362,7 @@ class Node:
             # already.
             self.trusted_until_us = min(self.trusted_until_us, heard_us)
         else:
-            self._acked = max(self._acked, pulse.seq)
+            self._acked, self._acked_timeline = max(self._acked, pulse.seq), pulse.timeline
             # From when the heartbeat was sent. Others count the lease from when they saw it, which is
             # later. So trust here ends before they may fence this node, however long the answer took.
             self.trusted_until_us = max(self.trusted_until_us, sent_us + self._trust_us)
@@ -379,10 +382,10 @@ class Node:
 
     def _is_timeline_to_open(self, now_us: int) -> bool:
         pulse = self.pulse
-        if pulse is None or pulse.timeline == pulse.open_timeline or pulse.timeline != self._timeline:
+        if pulse is None or pulse.timeline != self._closed_timeline:
             return False
         longest_us = max([self.lease_us, *(peer.lease_us for peer in pulse.peers)])
-        return now_us - self._timeline_since_us >= longest_us
+        return now_us - self._closed_since_us >= longest_us
 
     # --- coming back ---
 
@@ -409,6 +412,7 @@ class Node:
             ends=list(self.ends.values()),
             cut=[held.end(held.state, 0) for held in running if held.is_cut],
             acked=self._acked,
+            timeline=self._acked_timeline,
             remembered=list({end.name: end for _, end in self._remembered}.values()),  # the latest of each
         )
 

@@ -317,6 +317,9 @@ class ComeBack(TableRequest[Returned], frozen=True, kw_only=True):
     cut: Sequence[RowEnd] = ()
     acked: int = 0
     """The sequence number that was acknowledged to the first of *before*."""
+    timeline: str = ""
+    """Where that was. If the server is on that timeline and has forgotten *acked*, claims are closed for a
+    lease: a disk was set back, and others may run what no row says."""
     remembered: Sequence[RowEnd] = ()
     """Ends that were acknowledged lately, oldest first."""
     now_us: Instant | None = None

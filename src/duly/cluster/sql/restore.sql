@@ -17,3 +17,5 @@ FROM unnest(%(ended_names)s::text[], %(ended_tokens)s::bigint[], %(ended_starts)
 WHERE task.namespace = %(namespace)s AND task.name = given.name AND task.hash = given.hash
     AND (task.token < given.token OR task.token = given.token AND task.started_us = given.started_us)
     AND {has_forgotten};
+UPDATE {schema}.namespace SET timeline = ''
+WHERE name = %(namespace)s AND {schema}.timeline() = %(timeline)s AND {has_forgotten};
