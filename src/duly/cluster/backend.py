@@ -24,7 +24,7 @@ from typing import Any, Generic, Protocol
 from duly.background import Signal
 from duly.clock import Step
 from duly.cluster.clock import DatabaseClock
-from duly.cluster.node import Held, Node
+from duly.cluster.node import Node
 from duly.cluster.store import ClusterStore, Heartbeats, Link
 from duly.cluster.table import (
     Claim,
@@ -87,7 +87,7 @@ class _Active(Generic[T]):
 
     __slots__ = ("held", "item", "run", "start")
 
-    def __init__(self, held: Held, start: Begin[T]) -> None:
+    def __init__(self, held: Claimed, start: Begin[T]) -> None:
         self.held = held
         self.start = start
         self.item = start.after
@@ -388,16 +388,15 @@ class RowBackend(Generic[T]):
 
     def _decided(self, rows: list[Claimed], now_us: Instant, steps: Sequence[Step]) -> Sequence[Begin[T]]:
         """The starts that *rows* are owed, to which *steps* are new. The others are released."""
-        held_rows: dict[str, Held] = {}
+        held: dict[str, Claimed] = {}
         items: dict[str, T] = {}
         for row in rows:
-            held = self.node.held.get(row.name)
-            if held is None or held.token != row.token:
+            if self.node.held.get(row.name) is not row:
                 continue  # the node came back just now, and has released it
-            if (item := self._item(row, held, now_us)) is not None:
+            if (item := self._item(row, now_us)) is not None:
                 for step in steps:
                     item = self._rules.stepped(item, step)
-                items[item.name], held_rows[item.name] = item, held
+                items[item.name], held[item.name] = item, row
         look = self._rules.looked_at(list(items.values()), now_us)
         for before, after in look.changed:
             items[after.name] = after
@@ -405,31 +404,31 @@ class RowBackend(Generic[T]):
         starts = self.named.admitted(look.starts, self._rules, self._announcer)
         for start in starts:
             name = start.after.name
-            self._active[name] = active = _Active(held_rows.pop(name), start)
+            self._active[name] = active = _Active(held.pop(name), start)
             # Steps that came while the claim was under way.
             for step in self._latest:
                 active.item = self._rules.stepped(active.item, step)
-        for name, held in held_rows.items():
+        for name, row in held.items():
             if name in self.named.waiting:
-                self._end(held, None, held.wake_us)
+                self._end(row, None, row.wake_us)
                 continue
             mark("claimed and not owed")
-            self._end(held, self._codec.state(items[name]), self._rules.wakes_us(items[name]))
+            self._end(row, self._codec.state(items[name]), self._rules.wakes_us(items[name]))
         return starts
 
-    def _item(self, row: Claimed, held: Held, now_us: Instant) -> T | None:
+    def _item(self, row: Claimed, now_us: Instant) -> T | None:
         """The item of a row; None if it is released, because it is not for us or cannot be read."""
         try:
             item = self._codec.item(row, now_us)
         except SchedulerError as error:
             mark("unreadable row left alone")
-            self._end(held, None, now_us + _UNREADABLE_US)
+            self._end(row, None, now_us + _UNREADABLE_US)
             if row.name not in self._unreadable:
                 self._unreadable.add(row.name)
                 self._announce("StoreFault", error=f"the row of task {row.name!r}: {described(error)}")
             return None
         if item is None:
-            self._end(held, None, now_us + _UNREADABLE_US)
+            self._end(row, None, now_us + _UNREADABLE_US)
         if row.name in self._unreadable:
             self._unreadable.discard(row.name)
             self._announce("StoreRecovered", error=f"the row of task {row.name!r}")
@@ -445,7 +444,7 @@ class RowBackend(Generic[T]):
         item = start.after
         return partial(guarded, self._codec.callback(item), self._may_go_on, self._active[item.name].held)
 
-    def _may_go_on(self, held: Held) -> bool:
+    def _may_go_on(self, held: Claimed) -> bool:
         if self.node.is_trusted() and not held.is_cut:
             return True
         self._cut_off()  # else the cancelled callback would be recorded as a failure
@@ -492,7 +491,7 @@ class RowBackend(Generic[T]):
         """Note for runs whose row has another definition now: their ends say nothing of it."""
         for active in self._active.values():
             held = active.held
-            if active.run is not None and not held.is_entry and hash_of(held.name) != held.hash:
+            if active.run is not None and held.definition is None and hash_of(held.name) != held.hash:
                 mark("run outlives its registration")
                 active.run.is_superseded = True
 
@@ -529,8 +528,10 @@ class RowBackend(Generic[T]):
             mark("start put back")
             self._end(active.held, None, active.held.wake_us)
 
-    def _end(self, held: Held, state: str | None, wake_us: Instant, record: RunRecord | None = None) -> None:
-        self.node.end(held.name, held.end(state, wake_us, held.request, record))
+    def _end(
+        self, held: Claimed, state: str | None, wake_us: Instant, record: RunRecord | None = None
+    ) -> None:
+        self.node.end(held.end(state, wake_us, held.request, record))
 
     # --- what the heartbeat thread says ---
 
@@ -657,7 +658,9 @@ class RowBackend(Generic[T]):
 
 
 @types.coroutine
-def guarded(callback: Callback, may_go_on: Callable[[Held], bool], held: Held) -> Generator[Any, Any, object]:
+def guarded(
+    callback: Callback, may_go_on: Callable[[Claimed], bool], held: Claimed
+) -> Generator[Any, Any, object]:
     """Await *callback*, and cancel it before a step that it may not make any more on what is *held*.
 
     After SIGCONT the event loop wakes before the heartbeat thread. Without this check a body would act next

@@ -39,7 +39,6 @@ from duly.cluster.table import (
     Returned,
     Room,
     RowEnd,
-    RunRecord,
     TableRequest,
     Taken,
     TakeRoom,
@@ -63,35 +62,6 @@ _RETRY_US = 100_000
 """How soon the database is asked again after a fault, and how soon a return is tried again."""
 _SOON_US = 100_000
 """How far apart heartbeats are at least, however many requests are notified."""
-
-
-class Held(msgspec.Struct, gc=False, eq=False):
-    """A row that this node runs."""
-
-    id: int
-    name: str
-    hash: int
-    token: int
-    started_us: Instant
-    state: str
-    """The state before the run, as the row has it."""
-    request: str | None
-    wake_us: Instant
-    """When it was due. If it is given back, it is so again: the oldest is claimed first."""
-    suspect_until_us: int = 0
-    """Until then, by the steady clock, no other suspect is claimed here."""
-    is_entry: bool = False
-    is_called: bool = False
-    is_cut: bool = False
-    """Its run was cut off here. The next node that claims the row starts it once more."""
-
-    def end(
-        self, state: str | None, wake_us: Instant, request: str | None = None, run: RunRecord | None = None
-    ) -> RowEnd:
-        """What becomes of the row."""
-        return RowEnd(
-            self.id, self.name, self.hash, self.token, self.started_us, state, wake_us, request, run
-        )
 
 
 class Health(NamedTuple):
@@ -161,8 +131,8 @@ class Node:
         """Rows of newer generations that this node has, too."""
         self.kinds: list[str] = []
         """The kinds of entries that this node claims."""
-        self.held: dict[str, Held] = {}
-        self._suspects: list[Held] = []
+        self.held: dict[str, Claimed] = {}
+        self._suspects: list[Claimed] = []
         """Those among them that keep other suspects from being claimed here."""
         self.ends: dict[str, RowEnd] = {}
         """Ends that the database has not acknowledged, by name."""
@@ -401,7 +371,7 @@ class Node:
         self.is_returning = True
         return self._return(running), now_us
 
-    def _return(self, running: list[Held]) -> ComeBack:
+    def _return(self, running: list[Claimed]) -> ComeBack:
         return ComeBack(
             before=[self.id, *self._former],
             node=self._draw(),
@@ -525,20 +495,11 @@ class Node:
                     if end.id in written and end.state is not None:
                         self._remember(end)
             for row in work.claimed:
-                self.held[row.name] = held = Held(
-                    row.id,
-                    row.name,
-                    row.hash,
-                    row.token,
-                    row.started_us,
-                    row.state,
-                    row.request,
-                    min(row.wake_us, row.started_us),  # the clock may have been set back since
-                )
-                held.is_entry = row.definition is not None
+                self.held[row.name] = row
+                row.wake_us = min(row.wake_us, row.started_us)  # the clock may have been set back since
                 if row.interruptions >= SUSPECT_FROM:
-                    held.suspect_until_us = self._steady() + self.lease_us
-                    self._suspects.append(held)
+                    row.suspect_until_us = self._steady() + self.lease_us
+                    self._suspects.append(row)
             return list(work.claimed)
 
     def take_room(self, rooms: Sequence[Room]) -> TakeRoom:
@@ -561,10 +522,10 @@ class Node:
         with self.lock:
             self._is_in_doubt, self._next_us = True, 0
 
-    def end(self, name: str, end: RowEnd) -> None:
+    def end(self, end: RowEnd) -> None:
         """Have the end of a held row written."""
         with self.lock:
-            self.ends[name] = end
+            self.ends[end.name] = end
 
     def _remember(self, end: RowEnd) -> None:
         if end.state is not None:

@@ -156,8 +156,8 @@ class LeaveCluster(TableRequest[None], frozen=True, kw_only=True):
 # --- claiming and ending ---
 
 
-class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """A row that is ours until we end it, or are fenced."""
+class Claimed(msgspec.Struct, gc=False):
+    """A row that is ours until we end it, or are fenced; the node notes on it what becomes of its run."""
 
     id: int
     name: str
@@ -173,11 +173,29 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     request: str | None
     """What the row is asked (`Ask`)."""
     wake_us: Instant = 0
-    """Since when it was due; 0: somebody asked for it."""
+    """Since when it was due; 0: somebody asked for it. If it is given back it is so again: the oldest is
+    claimed first."""
     enabled: bool | None = None
     """Switched on or off by a person; None: as declared."""
     definition: str | None = None
     """Only of an entry: no node has it in its list."""
+    suspect_until_us: int = 0
+    """Until then, by the steady clock, this node claims no other suspect."""
+    is_called: bool = False
+    is_cut: bool = False
+    """Its run was cut off here. The next node that claims the row starts it once more."""
+
+    def end(
+        self,
+        state: str | None,
+        wake_us: Instant,
+        request: str | None = None,
+        run: "RunRecord | None" = None,
+    ) -> "RowEnd":
+        """What becomes of the row."""
+        return RowEnd(
+            self.id, self.name, self.hash, self.token, self.started_us, state, wake_us, request, run
+        )
 
 
 class RunRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
