@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache, partial, wraps
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 from uuid import UUID
 
@@ -38,7 +39,10 @@ class Run(NamedTuple):
 
 
 def current_run() -> Run | None:
-    """The run whose body is executing here, also in its threads and tasks; None outside of one."""
+    """The run whose body is executing here, also in what it awaits; None outside of one.
+
+    In a thread only if it got the context, as by `asyncio.to_thread`: Python gives none to other threads.
+    """
     active = active_run.get()
     start = None if active is None else active.start
     if active is None or not isinstance(start, Start):
@@ -95,6 +99,8 @@ class Body:
     def __init__(self, where: str, function: Callable[..., object]) -> None:
         if not callable(function):
             raise TypeError(f"{where}: expected a function, got {type(function).__name__}")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{where}: {_name_of(function)} is a generator: a call of it runs nothing")
         self._function = function
         self._run_parameters = _run_parameters(function)
         self._is_async = is_async_callable(function)
@@ -127,8 +133,12 @@ class Body:
         try:
             signature.bind(*args, **kwargs, **dict.fromkeys(self._run_parameters))
         except TypeError as error:
-            name = getattr(self._function, "__qualname__", self._function)
+            name = _name_of(self._function)
             raise TypeError(f"{where}: {error} of {name}{signature}; arguments come from args=...") from None
+
+
+def _name_of(function: Callable[..., object]) -> str:
+    return str(getattr(function, "__qualname__", function))
 
 
 async def _result_of(result: object) -> object:
@@ -157,11 +167,26 @@ def _signature_of(function: Callable[..., object]) -> inspect.Signature | None:
 
 @_kept
 def _run_parameters(function: Callable[..., object]) -> Sequence[str]:
-    """The names of the parameters that are annotated with `Run`."""
-    hints: dict[str, Any] = {}
+    """The names of the parameters that are annotated with `Run` or `Run | None`."""
+    described: Any = function
+    while isinstance(described, partial):
+        described = described.func
+    described = inspect.unwrap(described)
+    if not inspect.isroutine(described) and not isinstance(described, type):
+        described = described.__call__
+    hints = getattr(described, "__annotations__", {})
+    names = [name for name in hints if name != "return" and _is_run(hints[name], described)]
+    if not names or described is function:
+        return names
+    signature = _signature_of(function)  # of a partial: what it has bound is not ours to fill
+    return [name for name in names if signature is None or name in signature.parameters]
+
+
+def _is_run(hint: object, function: Any) -> bool:
+    """Whether an annotation means `Run`. Each is read alone: another may have a name that is not there."""
+    # By its name also where it is imported for type checkers only.
+    names = {"Run": Run, **getattr(function, "__globals__", {})}
     with suppress(Exception):  # an annotation that cannot be resolved is not ours
-        hints = get_type_hints(inspect.unwrap(function))
-    if not hints and not inspect.isfunction(function) and hasattr(function, "__call__"):  # noqa: B004
-        with suppress(Exception):
-            hints = get_type_hints(function.__call__)
-    return [name for name, hint in hints.items() if hint is Run and name != "return"]
+        meant = get_type_hints(SimpleNamespace(__annotations__={"run": hint}), names)["run"]
+        return bool(meant in (Run, Run | None))
+    return False

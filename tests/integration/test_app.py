@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import threading
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -386,6 +387,71 @@ async def test_bodies() -> None:
         ("work", 8),
     ]
     assert current_run() is None
+
+
+LATE_ANNOTATIONS = """
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Optional
+
+from duly import every
+
+if TYPE_CHECKING:
+    from elsewhere import Session
+    from duly import Run
+
+def plain(run: Run) -> Session: seen.append(("plain", run))
+def optional(session: Session | None = None, run: Optional[Run] = None): seen.append(("optional", run))
+async def union(*, run: Run | None = None): seen.append(("union", run))
+def argument(number: int, run: Run): seen.append(("argument", run))
+def bound(run: Run, number: int = 0): seen.append(("bound", run))
+def other(runs: list[Run] = ()): seen.append(("other", None if runs else run_of_other))
+
+for function in (plain, optional, union, other):
+    app.declare(function, every("1m"))
+app.declare(partial(argument, 7), every("1m"), name="argument")
+app.declare(partial(bound, run_of_other), every("1m"), name="bound")
+"""
+
+
+async def test_run_is_known_by_its_annotation() -> None:
+    """A parameter gets the run however its annotation is written, and whatever else cannot be resolved."""
+    clock = VirtualClock(START)
+    app = App(":memory:", clock=clock, timezone="UTC")
+    seen: list[tuple[str, Run]] = []
+    run_of_other = Run(uuid.UUID(int=1), "of another", START, 1, "cron", None, "")
+    exec(LATE_ANNOTATIONS, {"app": app, "seen": seen, "run_of_other": run_of_other})
+    async with app:
+        await clock.advance(timedelta(minutes=1))
+    names = {name: run.task for name, run in seen}
+    own = {name: name for name in ("plain", "optional", "union", "argument")}
+    assert names == own | {"bound": "of another", "other": "of another"}
+
+
+async def test_run_in_threads() -> None:
+    """The run is known below the body in tasks and in threads that get the context, and in no other."""
+    clock = VirtualClock(START)
+    app = App(":memory:", clock=clock, timezone="UTC")
+    seen: list[Run | None] = []
+
+    def look() -> None:
+        seen.append(current_run())
+
+    @app.task(every("1m"))
+    async def body() -> None:
+        async def below() -> None:
+            look()
+
+        await asyncio.create_task(below())
+        await asyncio.to_thread(look)
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+
+    async with app:
+        await clock.advance(timedelta(minutes=1))
+    assert [run and run.task for run in seen] == ["body", "body", None]
 
 
 async def test_tasks_of_an_app() -> None:
