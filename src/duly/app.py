@@ -89,6 +89,7 @@ _STANDBY_S = 0.5
 _LOOK_S = 0.5
 """How often a process looks whether another one has ended a run that was asked for."""
 
+_MOST_RUNS = 1_000_000_000
 
 TaskState = Literal["waiting", "running", "retrying", "paused", "disabled", "waiting for its kind"]
 
@@ -216,6 +217,8 @@ class App:
             store = store.removeprefix("sqlite:///") or ":memory:"
         self._zone = zone_of("App(timezone=...)", timezone) or tzlocal.get_localzone()
         place = place_of(store)
+        if callable(listeners):
+            raise TypeError("App(listeners=...) needs a list of functions, such as [on_event]")
         self._scheduler = Scheduler(
             place,
             clock=clock,
@@ -484,6 +487,7 @@ class App:
         self._check_running()
         if result is not None and result not in (results := get_args(ResultName)):
             raise ValueError(f"there is no result {result!r}; there is {', '.join(results)}")
+        check_number("history(limit=...)", limit, 0, _MOST_RUNS, of=int)
         wanted = WantedTaskRuns(
             name,
             result,
@@ -600,6 +604,8 @@ class App:
     @contextmanager
     def _naming(self, name: str) -> Iterator[None]:
         """Say in Python terms that there is no task of that name."""
+        if not isinstance(name, str):
+            raise TypeError(f"a control needs the name of a task, such as 'ping', not {name!r}")
         try:
             yield
         except KeyError:
@@ -724,8 +730,8 @@ class BackgroundApp:
         self._loop = self._thread = None
 
 
-def _instant(what: str, moment: datetime) -> Instant:
-    if moment.tzinfo is None:
+def _instant(what: str, moment: object) -> Instant:
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise ValueError(f"history({what}=...) needs a datetime with a time zone, not {moment!r}")
     return instant_of(moment)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from functools import partial
 from typing import Any, Literal, Protocol, TypedDict, TypeVar
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 
@@ -21,7 +21,7 @@ from duly.core.task import Task
 from duly.core.timing import ScheduleText, is_plain
 from duly.cron import CronExpression
 from duly.errors import InvalidScheduleError, ScheduleDuplicateTaskError
-from duly.formatting import did_you_mean
+from duly.formatting import close_zones, did_you_mean, suggestion
 from duly.schedules import Length, Schedule, length_of, task_text
 
 _SKIP_US = 60_000_000
@@ -110,6 +110,7 @@ class Declarations:
             raise TypeError(f"App(limits=...) needs a dict such as {{'db': 3}}, not {type(limits).__name__}")
         self.limits = dict(limits)
         for name, size in limits.items():
+            _check_is("App(limits=...): each name", name, str)
             check_number(f"App(limits={{{name!r}: ...}})", size, 1, None, of=int)
         self.tasks: dict[str, Registration] = {}
         self.kinds: dict[str, EntryKind] = {}
@@ -132,7 +133,9 @@ class Declarations:
         name = _name_of(function, options)
         where = f"task {name!r}"
         if name in self.tasks:
-            raise ScheduleDuplicateTaskError(task_name=name)
+            error = ScheduleDuplicateTaskError(task_name=name)
+            error.add_note("give one of them another name=")
+            raise error
         _check_known(where, options, TaskOptions)
         text = self._text(where, name, schedule, options.get("timezone"), options.get("spread"))
         enabled = _enabled(where, options)
@@ -140,7 +143,7 @@ class Declarations:
         self.tasks[name] = Registration(
             name,
             CronExpression.parse(text) if is_plain(text) else ScheduleText(text),
-            callback_of(where, self._body_of(function), args, kwargs),
+            callback_of(where, self._body_of(function), *_arguments(where, args, kwargs)),
             delay_us,
             run_options if enabled else msgspec.structs.replace(run_options, enabled=False),
         )
@@ -208,14 +211,21 @@ class Declarations:
         spread_us = 0 if spread is None else length_of(f"{where}: spread", spread)
         own_zone = zone_of(f"{where}: timezone", zone)
         try:
-            return task_text(name, schedule, own_zone, spread_us, self.zone)
+            text = task_text(name, schedule, own_zone, spread_us, self.zone)
         except InvalidScheduleError as error:
             error.add_note(f"in the schedule of {where}")
             raise
+        if text.startswith("TZ="):  # a store keeps the name of the zone
+            zone_of(f"{where}: timezone", str(own_zone))
+        return text
 
     def _run_options(self, where: str, options: Mapping[str, Any]) -> tuple[int, Options]:
         retry, timeout = options.get("retry", self._retry), options.get("timeout")
-        policy = retry if isinstance(retry, Retry) else Retry(_length(f"{where}: retry", retry))
+        policy = (
+            retry
+            if isinstance(retry, Retry)
+            else Retry(_length(f"{where}: retry (if not a Retry such as Retry(attempts=1))", retry))
+        )
         limit, longest = options.get("limit"), policy.max_delay
         if limit is not None and limit not in self.limits:
             known = ", ".join(map(repr, sorted(self.limits))) or "none; say App(limits={...})"
@@ -240,13 +250,13 @@ def zone_of(what: str, zone: object) -> tzinfo | None:
     try:
         return ZoneInfo(zone)
     except (KeyError, ValueError, OSError):
-        raise ValueError(f"{what}: there is no time zone {zone!r}") from None
+        hint = suggestion(close_zones(zone, available_timezones())) or "write one such as 'Europe/Berlin'"
+        raise ValueError(f"{what}: there is no time zone {zone!r}; {hint}") from None
 
 
 def _name_of(function: object, options: Mapping[str, Any]) -> str:
-    name = options.get("name") or getattr(function, "__name__", "")
-    if not isinstance(name, str):
-        raise TypeError(f"name= needs a text, not {type(name).__name__}")
+    name: str = options.get("name") or getattr(function, "__name__", None) or ""
+    _check_is("name=", name, str)
     if not name and not callable(function):
         raise TypeError(f"expected a function, got {type(function).__name__}")
     if not name or name == "<lambda>":
@@ -264,7 +274,17 @@ def _tags(where: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     tags = options.get("tags", ())
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         raise TypeError(f"{where}: tags needs a list of texts such as ['slow'], not {tags!r}")
-    return tuple(tags)
+    for tag in (kept := tuple(tags)):
+        _check_is(f"{where}: each of tags", tag, str)
+    return kept
+
+
+def _arguments(where: str, args: object, kwargs: object) -> tuple[Sequence[object], Mapping[str, object]]:
+    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
+        raise TypeError(f"{where}: args needs a list such as [42], not {args!r}")
+    if not isinstance(kwargs, Mapping):
+        raise TypeError(f"{where}: kwargs needs a dict such as {{'id': 42}}, not {kwargs!r}")
+    return args, kwargs
 
 
 def _check_known(where: str, options: Mapping[str, Any], known: type) -> None:
@@ -276,7 +296,8 @@ def _check_known(where: str, options: Mapping[str, Any], known: type) -> None:
 
 def _check_is(what: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
-        raise TypeError(f"{what} needs a {kind.__name__}, not {type(value).__name__}")
+        words = {str: "must be a text", bool: "must be True or False"}
+        raise TypeError(f"{what} {words[kind]}, not {value!r}")
 
 
 def check_number(what: str, value: object, least: int, most: int | None, of: type = object) -> None:

@@ -13,9 +13,10 @@ from typing import Literal, overload
 
 from duly.core.timing import is_plain
 from duly.cron import CronExpression
-from duly.cron.spelling import posix_spelling, spelling_hint
+from duly.cron.spelling import posix_spelling, spelling_fault, spelling_hint
 from duly.errors import InvalidCronExpressionError, InvalidScheduleError
-from duly.instant import SECOND_US, datetime_at, duration_us, instant_of
+from duly.formatting import counted
+from duly.instant import LATEST_US, SECOND_US, datetime_at, duration_us, instant_of
 
 Length = str | timedelta
 """A length of time: "30s", "1h 30m", or a timedelta."""
@@ -26,7 +27,11 @@ _UNITS_US = {"s": SECOND_US, "m": 60 * SECOND_US, "h": 3_600 * SECOND_US, "d": 8
 _UNITS_US |= {"min": _UNITS_US["m"], "w": 7 * _UNITS_US["d"]}
 _PART = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?\s*(min|[smhdw])\s*")
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
-_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_QUARTZ = (
+    ("L", "the last day", re.compile("([0-9]+|[A-Z]{3})?LW?")),
+    ("W", "the nearest weekday", re.compile("[0-9]+W")),
+    ("#", "the nth weekday", re.compile(".+#.+")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +55,33 @@ def crontab(text: str) -> Schedule:
     except InvalidCronExpressionError as error:
         spelled = posix_spelling(text)
         if spelled is None:
-            raise InvalidScheduleError(text=text, reason=_refusal(text, error)) from error
+            raise InvalidScheduleError(text=text, reason=_refusal(text)) from error
         return Schedule(spelled)
 
 
-def _refusal(text: str, error: InvalidCronExpressionError) -> str:
+def _refusal(text: str) -> str:
+    """Why *text* is no schedule of a crontab, and what to write instead."""
     fields = text.split()
-    if text.strip() == "@reboot":
+    period = text.strip().removeprefix("@every ")
+    if _parsed_us(period) > 0:
+        return f"it is a length of time; write every({period!r})"
+    if fields[:1] == ["@reboot"]:
         return "a start-up is not a time; call the function before app.run()"
+    if text.strip().startswith("@"):
+        return "there is no such macro; there are @hourly, @daily, @weekly, @monthly, @yearly"
+    if fields and fields[0].startswith(("TZ=", "CRON_TZ=")):
+        zone = fields[0].partition("=")[2]
+        return f"a zone is no part of it; say timezone={zone!r} where the task is declared"
     if len(fields) in {6, 7}:
         return f"it has {len(fields)} fields; crontab has five and no seconds. For seconds use every('30s')"
-    for sign, meaning in (("L", "the last day"), ("W", "the nearest weekday"), ("#", "the nth weekday")):
-        if len(fields) == 5 and any(sign in field.upper() for field in (fields[2], fields[4])):
+    if len(fields) != 5:
+        return f"it has {counted(len(fields), 'field')}; crontab has five: minute hour day month weekday"
+    words = re.split("[,/-]", f"{fields[2]},{fields[4]}".upper())
+    for sign, meaning, pattern in _QUARTZ:
+        if any(map(pattern.fullmatch, words)):
             hint = " Use monthly(day='last', at=...)" if sign == "L" else ""
             return f"{sign} ({meaning}) has no meaning in POSIX cron.{hint}"
-    return f"{error.details['field']} field {error.details['reason']}"
+    return spelling_fault(text)
 
 
 @overload
@@ -88,7 +105,12 @@ def every(length: Length | None = None, /, *, after_end: bool = False, **units: 
     """
     if (length is None) == (not units):
         raise TypeError("every() needs a length such as '5m', or units such as minutes=5")
-    period_us = length_of("every()", timedelta(**units) if length is None else length)
+    try:
+        period = timedelta(**units) if length is None else length
+    except (TypeError, OverflowError) as error:
+        message = f"every() needs a length such as '5m', or weeks, days, hours, minutes and seconds: {error}"
+        raise TypeError(message) from None
+    period_us = length_of("every()", period)
     if period_us < SHORTEST_PERIOD_SEC * SECOND_US:
         raise ValueError(f"every() needs a period of at least {SHORTEST_PERIOD_SEC} s")
     return Schedule(f"{'@after' if after_end else '@every'} {_seconds(period_us)}")
@@ -115,19 +137,16 @@ def daily(at: str) -> Schedule:
 
 
 def weekly(at: str) -> Schedule:
-    """Every week: "mon 09:00", "mon,thu 09:00"."""
+    """Every week: "mon 09:00", "mon,thu 09:00", "mon-fri 09:00"."""
     _check_text("weekly()", at, "mon 09:00")
-    days, _, clock = at.strip().lower().rpartition(" ")
-    numbers = [_day_number(day.strip()) for day in days.split(",")]
-    if None in numbers:
+    days, _, clock = at.strip().rpartition(" ")
+    named = "".join(days.split())
+    # As crontab reads them; by name, because numbers mean other days elsewhere.
+    spelled = posix_spelling(f"0 0 * * {named}") if re.fullmatch("[A-Za-z,-]+", named) else None
+    if spelled is None:
         raise ValueError(f"weekly() needs a day and a time such as 'mon 09:00', not {at!r}")
     hour, minute = clock_of("weekly()", clock)
-    return Schedule(f"{minute} {hour} * * {','.join(str(number) for number in numbers)}")
-
-
-def _day_number(day: str) -> int | None:
-    names = [name for name in _DAYS if len(day) >= 3 and day.startswith(name)]
-    return _DAYS.index(names[0]) if names else None
+    return Schedule(f"{minute} {hour} * * {spelled.split()[4]}")
 
 
 def monthly(*, day: int | Literal["last"] = 1, at: str) -> Schedule:
@@ -163,9 +182,10 @@ def _strict(text: str) -> Schedule:
     try:
         return Schedule(CronExpression.parse(text).text)
     except InvalidCronExpressionError as error:
-        reason = f"{error.details['field']} field {error.details['reason']}"
-        if (hint := spelling_hint(text)) is not None:
-            reason = f"{reason}; {hint}"
+        hint = spelling_hint(text)
+        reason = f"{error.details['field']} field {error.details['reason']}; {hint}"
+        if hint is None:
+            reason = _refusal(text)
         raise InvalidScheduleError(text=text, reason=reason) from error
 
 
@@ -185,7 +205,7 @@ def length_of(what: str, length: object) -> int:
         raise TypeError(
             f"{what} needs a length of time such as '5m' or a timedelta, not {type(length).__name__}"
         )
-    if us <= 0:
+    if not 0 < us <= LATEST_US:
         raise ValueError(f"{what} needs a length of time such as '5m' or '1h 30m', not {length!r}")
     return us
 

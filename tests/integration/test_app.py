@@ -5,8 +5,8 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -542,7 +542,30 @@ BAD: list[tuple[Callable[[App], object], type[Exception], str]] = [
         TypeError,
         "there is no option 'colour'; there are name, timeout, retry",
     ),
+    (lambda app: app.task("5m"), SchedulerError, "it is a length of time; write every('5m')"),
+    (lambda app: app.task("0 0 L * *"), SchedulerError, "monthly(day='last', at=...)"),
+    (
+        lambda app: app.task(every("5m"), timezone="Europe/Berlni"),
+        ValueError,
+        "task 'f': timezone: there is no time zone 'Europe/Berlni'; did you mean Europe/Berlin",
+    ),
+    (
+        lambda app: app.task(daily("03:30"), timezone=timezone(timedelta(hours=2))),
+        ValueError,
+        "task 'f': timezone: there is no time zone 'UTC+02:00'; write one such as 'Europe/Berlin'",
+    ),
+    (lambda app: app.task(every("5m"), retry=None), TypeError, "Retry(attempts=1)"),  # type: ignore[call-overload]
+    (lambda app: app.task(every("5m"), args="ab"), TypeError, "task 'f': args needs a list such as [42]"),
+    (lambda app: app.task(every("5m"), args={"a": 1}), TypeError, "task 'f': args needs a list"),  # type: ignore[call-overload]
+    (lambda app: app.task(every("5m"), kwargs=[1]), TypeError, "task 'f': kwargs needs a dict"),  # type: ignore[call-overload]
+    (lambda app: app.task(every("5m"), tags=[5]), TypeError, "task 'f': each of tags must be a text, not 5"),  # type: ignore[list-item]
+    (lambda app: app.task(every("5m"), enabled="no"), TypeError, "task 'f': enabled must be True or False"),  # type: ignore[call-overload]
+    (lambda app: lambda _: app.declare(_yields, every("5m")), TypeError, "_yields is a generator"),
 ]
+
+
+def _yields() -> Iterator[None]:
+    yield
 
 
 @pytest.mark.parametrize(("declare", "kind", "message"), BAD)
@@ -573,6 +596,21 @@ def test_mistakes_are_named(declare: Callable[[App], Any], kind: type[Exception]
         (lambda: App(":memory:", history_count="9"), "needs a whole number, not '9'"),  # type: ignore[arg-type]
         (lambda: monthly(day=32, at="08:00"), "monthly() needs a day from 1 to 31 or 'last'"),
         (lambda: once("tomorrow"), "once() needs a time such as '2026-12-24 18:00'"),
+        (lambda: every("999999999999w"), "every() needs a length of time"),
+        (lambda: every(minute=5), "every() needs a length such as '5m', or weeks, days, hours"),  # type: ignore[call-overload]
+        (lambda: weekly("mon-xyz 09:00"), "weekly() needs a day and a time such as 'mon 09:00'"),
+        (lambda: weekly("1 09:00"), "weekly() needs a day and a time such as 'mon 09:00'"),
+        (lambda: crontab("@fortnightly"), "there is no such macro; there are @hourly, @daily"),
+        (lambda: crontab("@every 5m"), "write every('5m')"),
+        (lambda: crontab("@reboot"), "call the function before app.run()"),
+        (lambda: crontab("TZ=Asia/Tokyo 0 9 * * *"), "say timezone='Asia/Tokyo' where the task is declared"),
+        (lambda: crontab("0 0 * *"), "it has 4 fields; crontab has five: minute hour day month weekday"),
+        (lambda: crontab("0 0 15W * *"), "nearest weekday"),
+        (lambda: crontab("0 0 * * wed,x"), "weekday field has 'wed,x'; it takes *, 0-7, sun-sat, lists"),
+        (lambda: crontab("0 0 30 feb *"), "can never match: no such day in any of its months"),
+        (lambda: crontab("*/0 * * * *"), "minute field has '*/0'; it takes *, 0-59, lists, ranges and steps"),
+        (lambda: crontab("0 0 */2 * mon"), "crons do not agree on what day and weekday mean together"),
+        (lambda: App(":memory:", listeners=print), "App(listeners=...) needs a list of functions"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_schedules(make: Callable[[], object], message: str) -> None:
@@ -580,6 +618,15 @@ def test_bad_schedules(make: Callable[[], object], message: str) -> None:
     with pytest.raises((ValueError, TypeError, InvalidScheduleError)) as caught:
         make()
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("days", "field"),
+    [("mon", "1"), ("Mon, thu", "1,4"), ("mon-fri", "1-5"), ("friday-mon", "0,1,5,6"), ("mon-sun", "*")],
+)
+def test_days_of_a_week(days: str, field: str) -> None:
+    """A weekly schedule takes lists and ranges of days, also across the end of the week."""
+    assert weekly(f"{days} 09:00").text == f"0 9 * * {field}"
 
 
 def test_spread_is_stable() -> None:
@@ -601,6 +648,8 @@ async def test_controls_need_a_running_app(tmp_path: Path) -> None:
     async with app:
         with pytest.raises(NoSuchTaskError, match="did you mean job"):
             await app.pause("jobs")
+        with pytest.raises(TypeError, match="a control needs the name of a task, such as 'ping'"):
+            await app.run_now(test_public_names)  # type: ignore[arg-type]
         await app.pause("job")
         handle = await app.run_now("job")
     with pytest.raises(asyncio.CancelledError):

@@ -100,6 +100,10 @@ async def test_filters(same_store: StoreFactory) -> None:
             await app.history(result="failed")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="needs a datetime with a time zone"):
             await app.history(since=datetime(2026, 1, 1))  # noqa: DTZ001 (that is the point)
+        with pytest.raises(ValueError, match="needs a datetime with a time zone, not '2026-01-01'"):
+            await app.history(since="2026-01-01")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"history\(limit=...\) needs a whole number, not 'all'"):
+            await app.history(limit="all")  # type: ignore[arg-type]
 
 
 async def test_interrupted(same_store: StoreFactory) -> None:

@@ -406,7 +406,7 @@ async def test_a_file_of_format_5(tmp_path: Path) -> None:
         ({"args": {"number": float("nan")}}, TypeError, "entry 'a': args must be JSON"),
         ({"args": [1]}, TypeError, "entry 'a': args must be a dict such as {'id': 42}, not list"),
         ({"timezone": "Mars"}, ValueError, "entry 'a': timezone: there is no time zone 'Mars'"),
-        ({"enabled": 1}, TypeError, "entry 'a': enabled needs a bool, not int"),
+        ({"enabled": 1}, TypeError, "entry 'a': enabled must be True or False, not 1"),
         ({"spred": "1m"}, TypeError, "entry 'a': there is no option 'spred'; did you mean spread?"),
     ],
 )

@@ -12,6 +12,7 @@ import re
 from duly.cron.expression import CronExpression
 from duly.cron.fields import (
     DAY,
+    FIELDS,
     HOUR,
     MINUTE,
     MONTH,
@@ -39,6 +40,9 @@ _ELEMENT = re.compile(
     r"(?:(?P<star>\*)|(?P<first>[0-9]+|[a-z]+)(?:-(?P<last>[0-9]+|[a-z]+))?)(?:/(?P<step>[0-9]+))?"
 )
 
+_TAKEN = {field: f"*, {field.lowest}-{field.highest}" for field in FIELDS}
+_TAKEN |= {MONTH: "*, 1-12, jan-dec", WEEKDAY: "*, 0-7, sun-sat"}
+
 
 class _NoSpellingError(Exception):
     """There is no POSIX text for this, or none that all dialects would agree on."""
@@ -63,6 +67,23 @@ def spelling_hint(text: str) -> str | None:
     """What to write instead of a text that only other crons know, for the end of an error message."""
     spelled = posix_spelling(text)
     return None if spelled is None else f"write {spelled!r}, or crontab({text!r}) in an App"
+
+
+def spelling_fault(text: str) -> str:
+    """Why a text of five fields has no POSIX spelling."""
+    words = text.lower().split()
+    for field, word in zip(FIELDS, words, strict=True):
+        try:
+            _values(field, "*" if word == "?" else word)
+        except _NoSpellingError:
+            return f"{field.name} field has {word!r}; it takes {_TAKEN[field]}, lists, ranges and steps"
+    try:
+        CronExpression.parse(_posix_text(words))
+    except InvalidCronExpressionError as error:
+        return str(error.details["reason"])
+    except _NoSpellingError:
+        pass
+    return "crons do not agree on what day and weekday mean together when they are written so"
 
 
 def _posix_text(words: list[str]) -> str:
