@@ -11,8 +11,7 @@ import pytest
 
 from duly.cli.task_memory import TaskMemory
 from duly.core.task import Task
-from duly.core.timetable import CronTimetable
-from duly.cron import CronExpression
+from duly.core.timetable import schedule_of
 from duly.verify.dues import Dues, face_at, instant_us
 from duly.verify.judge import Judge
 from duly.verify.reasons.answers import (
@@ -245,6 +244,34 @@ def test_never_due() -> None:
     assert (answer.kind, answer.minute_us) == (Kind.AHEAD, instant_us(at(60)))
 
 
+def test_interval_from_before_the_trace() -> None:
+    """When an interval is due that the store may know already, nobody can say; no run is put down to it."""
+    daily = [["a", "@every 86400s", 300_000]]
+    lines = [*up(0, daily), *run(1, 1, ok=False), *run(6.5, 2), event(7, "Tick")]
+    answer = why(trace(lines, store="unknown"), "a")
+    assert (answer.kind, answer.reason) == (Kind.AHEAD, "never due in the trace")
+    assert answer.minute_us == instant_us(at(24 * 60)), "if it is new"
+    assert why_latest(trace(lines, store="unknown"), "a", 5) == []
+    later = why(trace(lines, store="unknown"), "a", at(6))
+    assert [cause.kind for cause in later.runs[0].causes] == [CauseKind.RETRY]
+
+
+def test_skipped_minute_of_a_task_with_a_zone() -> None:
+    """Whether a schedule names a minute that did not occur is seen by the clocks of its own zone."""
+    regs = [["a", "TZ=Europe/Berlin 30 2 * * *", 0]]
+    lines = [
+        {"t": 1774742400000 + 3_600_000 * hour, "ev": name, **facts}
+        for hour, name, facts in (
+            (0, "InitStart", {"call": 1, "regs": regs}),
+            (0, "InitEnd", {"call": 1, "ok": True}),
+            (9, "Tick", {}),
+        )
+    ]
+    answer = why(trace(lines, tz="Europe/Berlin"), "a", civil("2026-03-29T02:30"))
+    assert answer.kind is Kind.SKIPPED
+    assert answer.details[0].endswith('"TZ=Europe/Berlin 30 2 * * *" names it.')
+
+
 def test_unknown_task() -> None:
     """A task that is in no list is an error, with the names that come close."""
     with pytest.raises(UnknownTaskError) as caught:
@@ -442,7 +469,7 @@ def remembered(
 ) -> TaskMemory:
     """What a store knows at 12:10 of a task registered at 12:00:30."""
     times = {name: instant_us(at(minutes)) for name, minutes in state.items() if name.endswith("_us")}
-    schedule = CronTimetable(CronExpression.parse(cron), zone)
+    schedule = schedule_of(cron, zone)
     answered_us = instant_us(at(answered))
     task = Task(
         1,
@@ -456,6 +483,10 @@ def remembered(
         **{**state, **times},
     )
     return TaskMemory(task, zone, instant_us(at(10)))
+
+
+EVERY_TWO = {"cron": "@every 120s", "answered": 8.5}
+MINUTE_AFTER = {"cron": "@after 60s", "answered": 8, "last": 8}
 
 
 @pytest.mark.parametrize(
@@ -473,6 +504,26 @@ def remembered(
         ({"cron": "0 * * * *", "answered": 9, "last": 9}, 0, Kind.ANSWERED, "last run", True),
         ({"cron": "0 * * * *", "answered": 9, "last": 9}, 5, Kind.NOT_DUE, "not named", False),
         ({"cron": "0 * * * *", "answered": 9, "last": 9}, 30, Kind.AHEAD, "yet to come", False),
+        ({"answered": 9.2, "last": 9.2, "paused": True}, 10, Kind.PENDING, "paused", False),
+        ({**EVERY_TWO, "last": 8.5}, 8, Kind.ANSWERED, "last run", False),
+        ({**EVERY_TWO, "last": 8.5}, 6, Kind.ANSWERED, "earlier run", False),
+        ({**EVERY_TWO, "last": 8.5}, 9, Kind.NOT_DUE, "not named", False),
+        ({**EVERY_TWO, "last": 8.5}, 10, Kind.AHEAD, "yet to come", False),
+        ({**EVERY_TWO, "last": 8.5}, 12, Kind.AHEAD, "yet to come", False),
+        (EVERY_TWO, 0, Kind.NOT_DUE, "not named", False),
+        (EVERY_TWO, -1, Kind.NOT_REGISTERED, "registered later", False),
+        ({**MINUTE_AFTER, "last_success_us": 9}, 10, Kind.PENDING, "waiting", False),
+        ({**MINUTE_AFTER, "last_success_us": 9}, 7, Kind.NOT_REGISTERED, "registered later", False),
+        ({**MINUTE_AFTER, "last_success_us": 9.5}, 10, Kind.AHEAD, "yet to come", False),
+        (
+            {"cron": "TZ=Europe/Berlin 5 13 * * *", "answered": 5, "last": 5},
+            5,
+            Kind.ANSWERED,
+            "last run",
+            False,
+        ),
+        ({"cron": "+20s 5 * * * *", "answered": 5.4, "last": 5.4}, 5, Kind.ANSWERED, "last run", False),
+        ({"cron": "@at 2026-01-01T12:05:00Z", "answered": 5, "last": 5}, 5, Kind.ANSWERED, "last run", False),
     ],
 )
 def test_store(state: dict[str, Any], asked: float, kind: Kind, reason: str, *, is_perhaps: bool) -> None:

@@ -7,9 +7,9 @@ about. So the answers here are less precise than those from a trace, and say so.
 from dataclasses import replace
 from datetime import datetime, tzinfo
 
-from duly.core.task import Task
+from duly.core.task import Task, anchor_us
 from duly.formatting import spelled_length
-from duly.verify.dues import NEVER_US, Dues, instant_us, minute_start_us
+from duly.verify.dues import NEVER_US, AnchoredDues, Dues, instant_us, minute_start_us
 from duly.verify.reasons.answers import (
     Answer,
     Kind,
@@ -34,8 +34,11 @@ class TaskMemory:
         self._zone = zone
         self._now_us = now_us
         self._words = Words(zone)
-        self._dues = Dues(task.schedule.text, zone)
-        self._begins_us = minute_start_us(task.registered_us, zone)
+        dues = Dues(task.schedule.text, zone)
+        self._dues = AnchoredDues(dues, anchor_us(task))
+        self._begins_us = (
+            minute_start_us(task.registered_us, zone) if dues.is_by_minute else anchor_us(task) + 1
+        )
         self._run = _run(task)
 
     def why(self, at: datetime | None = None) -> Answer:
@@ -68,20 +71,23 @@ class TaskMemory:
         return replace(answer, cron=self._task.schedule.text, runs=runs, is_from_store=True)
 
     def _minute(self, minute_us: int) -> Answer:
-        if minute_us > self._now_us:
-            return self._ahead(minute_us)
-        if minute_us < self._begins_us:
-            return self._answer(
-                Kind.NOT_REGISTERED,
-                minute_us,
-                f"is not known to the store at {self._words.time(minute_us)}: "
-                f"its registration is of {self._words.time(self._task.registered_us)}",
-                "registered later",
-                times={"registered": self._task.registered_us},
-            )
-        return no_due(self._task.name, self._task.schedule.text, minute_us, self._zone) or self._due(
-            minute_us
-        )
+        due_us = self._dues.after(max(minute_us, self._begins_us) - 1)
+        is_due = due_us < minute_us + MINUTE_US
+        if minute_us > self._now_us or (is_due and due_us > self._now_us):
+            return self._ahead(due_us if is_due else minute_us)
+        if minute_us + MINUTE_US <= self._begins_us:
+            since, at_us = "its registration is of", self._task.registered_us
+            if self._task.schedule.is_from_end:
+                since, at_us = "its dues count from the end of its last run,", anchor_us(self._task)
+            at, since_at = self._words.time(minute_us), self._words.time(at_us)
+            said = f"is not known to the store at {at}: {since} {since_at}"
+            times = {"registered": at_us}
+            return self._answer(Kind.NOT_REGISTERED, minute_us, said, "registered later", times)
+        if is_due:
+            return self._due(due_us)
+        answer = no_due(self._task.name, self._task.schedule.text, minute_us, self._zone)
+        assert answer is not None
+        return answer
 
     def _due(self, due_us: int) -> Answer:
         task = self._task
@@ -112,22 +118,25 @@ class TaskMemory:
         return replace(self._answer(Kind.ANSWERED, due_us, said, "earlier run"), details=(_HINT,))
 
     def _pending(self, due_us: int) -> Answer:
-        since_us = self._task.running_since_us
+        task, reason = self._task, "running"
+        since_us = task.running_since_us
         if since_us is not None:
             since = self._words.clock(since_us, due_us)
             rest, times = (
                 f"it is running since {since} (unless its scheduler died)",
                 {"running_since": since_us},
             )
+        elif task.paused:
+            rest, times, reason = "it is paused", {}, "paused"
         else:
-            rest, times = "a start is owed as soon as its scheduler is up", {}
+            rest, times, reason = "a start is owed as soon as its scheduler is up", {}, "waiting"
         said = f"was due at {self._words.time(due_us)}, and no start has answered it yet: {rest}"
-        return self._answer(Kind.PENDING, due_us, said, "running" if times else "waiting", times)
+        return self._answer(Kind.PENDING, due_us, said, reason, times)
 
     def _ahead(self, minute_us: int) -> Answer:
         if minute_us >= NEVER_US:
             return self._answer(Kind.AHEAD, None, "is never due again", "never again")
-        is_due = self._dues.has(minute_us)
+        is_due = self._dues.after(minute_us - 1) == minute_us
         around = neighbours(self._dues, minute_us)
         what = "is due" if is_due else "is not due"
         said = f"{what} at {self._words.time(minute_us)}, which is yet to come"

@@ -7,7 +7,7 @@ started in that minute and why.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from duly.cli.verify import Files, input_errors, opened
 from duly.clock import HostClock
 from duly.core.record import COLUMNS, task_from
 from duly.core.timetable import Timetables
-from duly.core.timing import in_words, is_plain
+from duly.core.timing import parts_of
 from duly.errors import SchedulerError
 from duly.formatting import printable, spelled_length, suggestion
 from duly.places import without_secrets
@@ -61,7 +61,10 @@ class WhyAnswers(NamedTuple):
 )
 @click.option("--store", metavar="FILE", help="A SQLite store, if there is no trace.")
 @click.option(
-    "--tz", "zone_name", metavar="ZONE", help="With --store: an IANA zone; the host's if not given."
+    "--tz",
+    "zone_name",
+    metavar="ZONE",
+    help="With --store: an IANA zone; the task's own or the host's if not given.",
 )
 @click.option("-n", "--count", type=click.IntRange(1, 10_000), help="List the answers for the N latest dues.")
 @config_option
@@ -112,7 +115,7 @@ def why(
                 raise CommandError("unused_option", "--tz is for --store only: a trace says its zone")
             result = _from_trace(files, task, at, count)
         else:
-            result = _from_store(file, task, at, count, zone_called(zone_name))
+            result = _from_store(file, task, at, count, None if zone_name is None else zone_called(zone_name))
     shown = [_as_dict(answer, result.zone) for answer in result.answers]
     print_answer(
         {"timezone": result.zone_name} | ({"answers": shown} if count is not None else shown[0]),
@@ -178,16 +181,16 @@ def _from_trace(names: tuple[str, ...], task: str, at: datetime | None, count: i
     return WhyAnswers(answers, zone_of(trace.header.tz), trace.header.tz)
 
 
-def _from_store(path: Path, name: str, at: datetime | None, count: int | None, zone: tzinfo) -> WhyAnswers:
+def _from_store(
+    path: Path, name: str, at: datetime | None, count: int | None, zone: tzinfo | None
+) -> WhyAnswers:
     records = records_in(path)
     index = COLUMNS.index("name")
     record = next((record for record in records if record[index] == name), None)
     if record is None:
         raise UnknownTaskError(name, [str(record[index]) for record in records])
-    task = task_from(record, Timetables(zone).of)
-    if not is_plain(text := task.schedule.text):
-        message = f'{printable(name)} is due "{text}"; why answers only for cron texts'
-        raise CommandError("not_cron", message, hint=in_words(text))
+    task = task_from(record, Timetables(zone or UTC).of)
+    zone = zone or parts_of(task.schedule.text).zone or zone_called(None)
     memory = TaskMemory(task, zone, instant_us(HostClock().now()))
     return WhyAnswers([memory.why(at)] if count is None else memory.why_latest(count, at), zone, str(zone))
 

@@ -11,7 +11,15 @@ from enum import StrEnum
 
 from duly.formatting import close_names, counted, spelled_length
 from duly.instant import EARLIEST_US
-from duly.verify.dues import NEVER_US, Dues, face_at, instant_us, minute_start_us, offset_change_us
+from duly.verify.dues import (
+    NEVER_US,
+    AnchoredDues,
+    Dues,
+    face_at,
+    instant_us,
+    minute_start_us,
+    offset_change_us,
+)
 from duly.verify.reasons.chronicle import MOST_COUNTED, CauseKind, StartCause, TracedRun, latest
 
 _LOOK_BACK_US = 30 * 366 * 86_400_000_000
@@ -173,7 +181,7 @@ def first_shown_us(minute_us: int, zone: tzinfo) -> int | None:
     return instant_us(face.replace(fold=0)) if face.fold else None
 
 
-def neighbours(dues: Dues, minute_us: int) -> dict[str, int]:
+def neighbours(dues: Dues | AnchoredDues, minute_us: int) -> dict[str, int]:
     before = latest(dues, max(minute_us - _LOOK_BACK_US, EARLIEST_US), minute_us - 1)
     after_us = dues.after(minute_us)
     found = {"before": before[-1]} if before else {}
@@ -193,8 +201,10 @@ def skipped(skip: Skip, task: str, cron: str | None, zone: tzinfo) -> Answer:
     )
     times: dict[str, int] = {"clocks_changed": skip.at_us}
     details: tuple[str, ...] = ()
-    if cron is not None and not Dues(cron, UTC).is_from_anchor:
-        names_it = Dues(cron, UTC).has(instant_us(skip.face.replace(tzinfo=UTC)))
+    # By the clocks of this zone: it does not matter to a task with another one.
+    body = "" if cron is None else cron.removeprefix(f"TZ={zone} ")
+    if cron is not None and not body.startswith("TZ=") and not Dues(body, UTC).is_from_anchor:
+        names_it = Dues(body, UTC).has(instant_us(skip.face.replace(tzinfo=UTC)))
         around = neighbours(Dues(cron, zone), skip.at_us)
         details = (f'Its cron text "{cron}" {"names" if names_it else "does not name"} it.',)
         details += neighbours_text(around, words)

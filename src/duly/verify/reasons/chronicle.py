@@ -287,9 +287,11 @@ class Chronicle:
     def _look_ahead(self) -> None:
         coming: dict[AnchoredDues, int] = {}
         for world in self.worlds:
-            if world.config is not None:
+            if has_known_dues(world):
                 dues = _dues_of(world)
                 first_us = world.next_us if world.next_us > self.now_us else dues.after(self.now_us)
+                if world.slack_us and first_us < NEVER_US:
+                    first_us = dues.after(first_us - 1)  # the earliest that it may be is no due of these
                 coming[dues] = min(first_us, coming.get(dues, NEVER_US))
         self._coming = coming
         self._soonest_us = min(coming.values(), default=NEVER_US)
@@ -328,7 +330,7 @@ class Chronicle:
 
     def _certain_us(self, dues: AnchoredDues) -> int:
         return max(
-            world.next_us if world.config is not None and _dues_of(world) == dues else NEVER_US
+            world.next_us if has_known_dues(world) and _dues_of(world) == dues else NEVER_US
             for world in self.worlds
         )
 
@@ -377,7 +379,7 @@ class Chronicle:
         fresh = [world for world in self.worlds if world.config is not None and world.fresh_at > position]
         self._clear_pending(fresh)
         firsts: dict[AnchoredDues, int] = {}
-        for world in fresh:
+        for world in filter(has_known_dues, fresh):
             dues = _dues_of(world)
             firsts[dues] = min(world.next_us, firsts.get(dues, NEVER_US))
         for dues, first_us in firsts.items():
@@ -527,6 +529,12 @@ class Chronicle:
         if run is None and self._pending.count and not any(map(self._is_pending, self.worlds)):
             self._pending.cleared_us, self._pending.is_too_old = self.now_us, True
             self._pending = PendingDues()
+
+
+def has_known_dues(world: World) -> bool:
+    """Whether its dues can be named: an interval from before the trace may have any phase."""
+    config = world.config
+    return config is not None and not (config.dues.is_from_anchor and world.slack_us >= config.dues.length_us)
 
 
 def _dues_of(world: World) -> AnchoredDues:

@@ -34,6 +34,7 @@ from duly.verify.reasons.chronicle import (
     DueQuery,
     Tenure,
     TracedRun,
+    has_known_dues,
     latest,
 )
 from duly.verify.trace import Trace, zone_of
@@ -329,7 +330,8 @@ class _Explainer:
         cron = self.cron_at(chronicle.now_us)
         if cron is None:
             return self._not_registered(chronicle.now_us)
-        due_us = min((world.due_after(chronicle.now_us)[0] for world in chronicle.worlds), default=NEVER_US)
+        known = filter(has_known_dues, chronicle.worlds)
+        due_us = min((world.due_after(chronicle.now_us)[0] for world in known), default=NEVER_US)
         rest = f"; it is next due at {self._words.time(due_us)}" if due_us < NEVER_US else ""
         end = self._words.time(chronicle.now_us)
         sentence = f'"{self._task}" was not due in this trace, which ends at {end}{rest}.'
