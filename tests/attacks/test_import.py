@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duly.cli import main
+from duly.config import config_of
 from duly.config.crontab import TooManyJobsError, toml_of, translated_crontab
 from duly.config.loading import MOST_BYTES, load_content
 from tests.attacks.limits import duly, filled
@@ -27,10 +28,11 @@ def loads_back(text: str, *, has_user_column: bool = False) -> None:
     found = translated_crontab(text, has_user_column=has_user_column)
     config = load_content(OUT, toml_of(found).encode())
     assert config.invalid == ()
-    assert [(each.id, each.command, each.env) for each in config.services] == [
-        (job.service.id, job.service.command, job.service.env) for job in found.jobs
-    ]
-    assert list(config.timers) == [job.timer for job in found.jobs]
+    meant = config_of(
+        OUT, jobs=[job.keys for job in found.entries], defaults={"persistent": False, "retry_intervals": []}
+    )
+    assert (config.services, config.timers) == (meant.services, meant.timers)
+    assert len(config.services) == len(found.entries)
 
 
 # --- time ---
@@ -82,8 +84,8 @@ def test_import_takes_linear_time(text: str) -> None:
 def test_odd_characters_are_part_of_a_command(char: str) -> None:
     """What only Python takes for a blank is a character of the command, as it is for cron and the shell."""
     for command in (f"{char}{char}x", f"run a{char}b", f"run '{char}'"):
-        [job] = translated_crontab(JOB + command).jobs
-        words = job.service.command
+        [job] = translated_crontab(JOB + command).entries
+        words = job.keys["command"]
         script = words[2] if words[0] == "/bin/sh" else " ".join(words)
         assert script.replace("'", "") == command.replace("'", "")
     for flags in ([], ["--user-column"]):
@@ -103,8 +105,8 @@ def test_odd_characters_are_part_of_a_command(char: str) -> None:
 def test_command_of_an_odd_blank_goes_to_the_shell() -> None:
     """A command of a vertical tab alone names no program for duly, so the shell gets it, as under cron."""
     for char in ODD_BLANKS:
-        [job] = translated_crontab(JOB + char).jobs
-        assert job.service.command == ("/bin/sh", "-c", char)
+        [job] = translated_crontab(JOB + char).entries
+        assert job.keys["command"] == ("/bin/sh", "-c", char)
         loads_back(JOB + char)
 
 
@@ -112,14 +114,14 @@ def test_command_of_an_odd_blank_goes_to_the_shell() -> None:
 def test_odd_characters_in_time_fields_are_refused(char: str) -> None:
     """A time field or macro with such a character is left out, not read as if it were not there."""
     found = translated_crontab(f"1{char} * * * * a\n@daily{char} a\n{char}1 * * * * a\n")
-    assert found.jobs == []
+    assert found.entries == []
     assert [remark.is_left_out for remark in found.remarks] == [True] * 3
 
 
 def test_user_column_without_a_user() -> None:
     """A line that ends before its user is left out."""
     found = translated_crontab("@daily\n@daily root\n", has_user_column=True)
-    assert found.jobs == []
+    assert found.entries == []
     assert [remark.line for remark in found.remarks if remark.is_left_out] == [1, 2]
 
 
@@ -127,7 +129,7 @@ def test_variables_that_no_process_can_have() -> None:
     """A quoted name with an equals sign in it is told and not written: duly would refuse the service."""
     found = translated_crontab('"A=B" = 1\n@daily a\n')
     assert [remark.line for remark in found.remarks] == [1]
-    assert found.jobs[0].service.env == {}
+    assert "env" not in found.entries[0].keys
     loads_back('"A=B" = 1\n@daily a\n')
 
 

@@ -43,10 +43,13 @@ def test_to_a_file(tmp_path: Path) -> None:
 
 
 def test_user_column() -> None:
-    """The user of a system's crontab is no part of the command."""
-    result = imported("-", "--user-column", stdin="@daily root run\n")
-    assert 'command = "run" }' in result.stdout
-    assert '-:1: runs as the user that runs duly, not as "root"' in result.stderr
+    """The user of a system's crontab runs the job; one that all jobs have is said once."""
+    result = imported("-", "--user-column", stdin="@daily root run\n@daily www-data ls\n")
+    assert 'command = "run", user = "root" }' in result.stdout
+    assert 'command = "ls", user = "www-data" }' in result.stdout
+    alike = imported("-", "--user-column", stdin="@daily www-data run\n@daily www-data ls\n").stdout
+    assert [line for line in alike.splitlines() if "user" in line][-1] == 'user = "www-data"'
+    assert alike.count("www-data") == 1
 
 
 @pytest.mark.parametrize(

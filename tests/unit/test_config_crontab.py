@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duly.config import Calendar, Service, Timer, load
+from duly.config import Calendar, Config, Service, Timer, config_of
 from duly.config.crontab import Translated, command_of, percent_split, toml_of, translated_crontab
 from duly.config.loading import load_content
 from duly.cron import CronExpression
 from tests.property.strategies import texts
 
 SH = "/bin/sh"
+PATH = Path("/etc/duly.toml")
 ODD_STEP = "has a step that crons read differently, or not at all"
 FIVE_FIELDS = "five fields come before the command; take out the seconds or the year"
 NO_MAIL = "to be told, write a [[notify]]; the output of each run is in its history (duly logs)"
@@ -24,7 +25,14 @@ NO_MAIL = "to be told, write a [[notify]]; the output of each run is in its hist
 def jobs(text: str, **options: Any) -> list[tuple[Service, Timer]]:
     found = translated_crontab(text, **options)
     assert not [remark for remark in found.remarks if remark.is_left_out]
-    return [(job.service, job.timer) for job in found.jobs]
+    config = meant(found)
+    return list(zip(config.services, config.timers, strict=True))
+
+
+def meant(found: Translated) -> Config:
+    """The configuration that the translated entries are."""
+    jobs = [each.keys for each in found.entries]
+    return config_of(PATH, jobs=jobs, defaults={"persistent": False, "retry_intervals": []})
 
 
 def job(line: str, **options: Any) -> tuple[Service, Timer]:
@@ -36,14 +44,12 @@ def remarks(text: str, **options: Any) -> list[tuple[int, str]]:
     return [(remark.line, remark.text) for remark in translated_crontab(text, **options).remarks]
 
 
-def loads_clean(found: Translated, folder: Path) -> None:
+def loads_clean(found: Translated) -> None:
     """The written file has exactly the translated entries, none of them invalid."""
-    path = folder / "duly.toml"
-    path.write_text(toml_of(found))
-    config = load(path)
+    config = load_content(PATH, toml_of(found).encode())
     assert config.invalid == ()
-    assert config.services == tuple(each.service for each in found.jobs)
-    assert config.timers == tuple(each.timer for each in found.jobs)
+    assert (config.services, config.timers) == (meant(found).services, meant(found).timers)
+    assert len(config.services) == len(found.entries)
     assert config.settings.timers
 
 
@@ -161,7 +167,7 @@ def test_zone() -> None:
     known = "0 1 * * * a\nCRON_TZ=Asia/Tokyo\n0 1 * * * b\n@reboot c\n"
     text = f"{known}CRON_TZ=Asia/Tokio\n0 1 * * * d\n@reboot e\n"
     found = translated_crontab(text)
-    assert [(each.timer.id, each.timer.timezone) for each in found.jobs] == [
+    assert [(each.id, each.timezone) for each in meant(found).timers] == [
         ("a", None),
         ("b", "Asia/Tokyo"),
         ("c", None),
@@ -211,15 +217,16 @@ def test_remarks(line: str, reason: str) -> None:
 
 
 def test_user_column() -> None:
-    """In a system's crontab the sixth field is a user, which duly does not become."""
-    text = "@daily root run x\n0 0 * * *\twww-data\tls\n* * * * * root\n"
+    """In a system's crontab the sixth field is a user, who then runs the job."""
+    text = "@daily root run x\n0 0 * * *\twww-data\tls\n* * * * * root\n@daily a\a b\n"
     found = translated_crontab(text, has_user_column=True)
-    assert [each.service.command for each in found.jobs] == [("run", "x"), ("ls",)]
+    assert [(each.user, each.command) for each in meant(found).services] == [
+        ("root", ("run", "x")),
+        ("www-data", ("ls",)),
+    ]
     assert [remark.text for remark in found.remarks] == [
-        'runs as the user that runs duly, not as "root"',
-        'runs as the user that runs duly, not as "www-data"',
-        'runs as the user that runs duly, not as "root"',
         "left out: it has no command",
+        'left out: user "a\\x07" holds a character that cannot be printed',
     ]
 
 
@@ -244,15 +251,15 @@ def test_names_are_unique() -> None:
     assert names == ["a", "a-2", "a-3", "a-4"]
 
 
-def test_file(tmp_path: Path) -> None:
+def test_file() -> None:
     """The written file says where each entry comes from, and loads as it was translated."""
     text = (
         'PATH=/usr/bin\nX="a\\b \x7f ü"\n*/5 * 1 * 2 run | \x01 "q"\n@reboot cat%ü%\n'
         "HOME=/srv\nCRON_TZ=UTC\n1 2 3 4 * x\n"
     )
     found = translated_crontab(text)
-    assert len(found.jobs) == 3
-    loads_clean(found, tmp_path)
+    assert len(found.entries) == 3
+    loads_clean(found)
     [line] = [line for line in toml_of(found).splitlines() if line.endswith("# line 3")]
     assert 'cron = "*/5 * 1 * 2", command = ["/bin/sh", "-c", "run | \\U00000001 \\"q\\""]' in line
 
@@ -293,24 +300,24 @@ def _at(expression: CronExpression, hour: int, minute: int) -> bool:
 
 @settings(max_examples=200)
 @given(st.lists(st.text(max_size=30) | st.builds("{} {}".format, texts(), st.text(max_size=20)), max_size=6))
-def test_any_text_is_translated_or_told(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+def test_any_text_is_translated_or_told(lines: list[str]) -> None:
     """Whatever a crontab holds, each line is a job, a variable or a remark, and the file loads clean."""
     text = "\n".join(line.replace("\0", "") for line in lines)
-    loads_clean(translated_crontab(text), tmp_path_factory.mktemp("crontab"))
+    loads_clean(translated_crontab(text))
 
 
-def test_command_that_is_an_empty_text(tmp_path: Path) -> None:
+def test_command_that_is_an_empty_text() -> None:
     """A line whose command is an empty quoted text is left to the shell, as cron does, and can be loaded."""
     found = translated_crontab("* * * * * '' now\n")
-    assert [each.service.command for each in found.jobs] == [("/bin/sh", "-c", "'' now")]
-    loads_clean(found, tmp_path)
+    assert [each.command for each in meant(found).services] == [("/bin/sh", "-c", "'' now")]
+    loads_clean(found)
 
 
-def test_shell_that_is_no_name(tmp_path: Path) -> None:
+def test_shell_that_is_no_name() -> None:
     """An empty SHELL is as good as none."""
     found = translated_crontab("SHELL=' '\n* * * * * a | b\n")
-    assert [each.service.command for each in found.jobs] == [("/bin/sh", "-c", "a | b")]
-    loads_clean(found, tmp_path)
+    assert [each.command for each in meant(found).services] == [("/bin/sh", "-c", "a | b")]
+    loads_clean(found)
 
 
 def test_a_shell_that_looks_like_a_variable() -> None:

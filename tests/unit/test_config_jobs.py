@@ -421,15 +421,16 @@ def test_a_crontab_of_26_jobs(tmp_path: Path) -> None:
     """A crontab of 26 jobs becomes at most 80 lines, which load without a mistake as they were translated."""
     found = translated_crontab(CRONTAB)
     assert [remark.text for remark in found.remarks if "MAILTO" not in remark.text] == []
-    assert len(found.jobs) == 26
+    assert len(found.entries) == 26
     text = toml_of(found)
     assert len(text.splitlines()) <= 80
     path = tmp_path / "duly.toml"
     path.write_text(text)
     loaded = load(path)
     assert loaded.invalid == ()
-    assert loaded.services == tuple(each.service for each in found.jobs)
-    assert loaded.timers == tuple(each.timer for each in found.jobs)
+    as_in_cron = {"persistent": False, "retry_intervals": []}
+    meant = config_of(path, jobs=[each.keys for each in found.entries], defaults=as_in_cron)
+    assert (loaded.services, loaded.timers) == (meant.services, meant.timers)
     assert text.count("/usr/local/sbin") == 1
 
 

@@ -89,7 +89,7 @@ def crontab(ctx: click.Context, file: Path, *, output: Path | None, user_column:
         found = translated_crontab(_text(file), has_user_column=user_column)
     except TooManyJobsError as error:
         raise CommandError("too_many_jobs", f"{file}: {error}") from error
-    left_out = _hand_over(toml_of(found), len(found.jobs), found.remarks, output, force=force, file=file)
+    left_out = _hand_over(toml_of(found), len(found.entries), found.remarks, output, force=force, file=file)
     ctx.exit(1 if left_out else 0)
 
 

@@ -13,16 +13,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from duly.config.calendars import UnclearFieldError, calendars_of
 from duly.config.loading import MOST_BYTES
-from duly.config.schema import Calendar, EntryFault, Service, Timer
-from duly.config.values import LONGEST_ID, shell_syntax, shell_words, zone
+from duly.config.schema import EntryFault
+from duly.config.values import LONGEST_ID, account, shell_syntax, shell_words, zone
 from duly.cron.spelling import posix_spelling
 from duly.formatting import limited_comparisons, quoted
 
-REBOOT_SEC = 1
+_REBOOT = "1s"
 # Matches the beginning of a line; what follows is the value.
 _VARIABLE = re.compile(r"""("[^"]*"|'[^']*'|[^\s="'#@*0-9][^\s="']*+)[ \t]*+=[ \t]*+""")
 _SHELL = "/bin/sh"
@@ -52,22 +52,19 @@ class Remark:
     """Where the line is, if there are several files."""
 
 
-@dataclass(frozen=True, slots=True)
-class CrontabJob:
-    """A translated line."""
+class ImportedEntry(NamedTuple):
+    """What a line, or a unit, became: the keys of an entry of a configuration."""
 
-    service: Service
-    timer: Timer
-    when: str
-    """What is written for its times: `cron = "..."`."""
-    line: int
+    keys: dict[str, Any]
+    line: int = 0
+    table: str = "job"
 
 
 @dataclass(slots=True)
 class Translated:
-    """All that became of a crontab."""
+    """All that became of a crontab, or of units."""
 
-    jobs: list[CrontabJob] = field(default_factory=list)
+    entries: list[ImportedEntry] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
 
 
@@ -108,26 +105,22 @@ def translated_crontab(text: str, *, has_user_column: bool = False) -> Translate
             continue
         try:
             job = _job(state, found, number, content, has_user_column=has_user_column)
-        except (_LeftOutError, UnclearFieldError) as error:
+        except (_LeftOutError, UnclearFieldError, EntryFault) as error:
             found.remarks.append(Remark(number, f"left out: {error}", is_left_out=True))
             continue
-        size += len(_line_of(job, _NOTHING_SHARED).encode())
+        size += len(_line_of(job, {}).encode())
         if size > MOST_BYTES:
             raise TooManyJobsError(number)
-        found.jobs.append(job)
+        found.entries.append(job)
     return found
 
 
 def toml_of(found: Translated) -> str:
     """The configuration, as the text of a TOML file."""
-    shared = _shared(found.jobs)
-    jobs = "".join(_line_of(job, shared) for job in found.jobs)
-    text = f"{COMMENT}job = [\n{jobs}]\n{SETTINGS}"
-    if shared.cwd is not None:
-        text += f"cwd = {_text(shared.cwd)}\n"
-    if shared.timezone is not None:
-        text += f"timezone = {_text(shared.timezone)}\n"
-    return f"{text}env = {toml_value(shared.env)}\n" if shared.env else text
+    shared = _shared(found.entries)
+    jobs = "".join(_line_of(job, shared) for job in found.entries)
+    common = "".join(f"{key} = {toml_value(value)}\n" for key, value in shared.items())
+    return f"{COMMENT}job = [\n{jobs}]\n{SETTINGS}{common}"
 
 
 def _unquoted(text: str) -> str:
@@ -160,13 +153,12 @@ def _set_zone(state: _State, value: str) -> None:
 # --- jobs ---
 
 
-def _job(state: _State, found: Translated, line: int, content: str, *, has_user_column: bool) -> CrontabJob:
+def _job(state: _State, found: Translated, line: int, content: str, *, has_user_column: bool) -> ImportedEntry:
     words, rest = _times(content)
     first, others = first_word(rest)
-    if has_user_column:
-        rest = others
-        if first:
-            found.remarks.append(Remark(line, f"runs as the user that runs duly, not as {quoted(first)}"))
+    user = None
+    if has_user_column and first:
+        user, rest = account(first, "user"), others
     elif first in _USERS and others:
         text = f"the command begins with {first}; if that is the user, give --user-column"
         found.remarks.append(Remark(line, text))
@@ -174,14 +166,15 @@ def _job(state: _State, found: Translated, line: int, content: str, *, has_user_
         raise _LeftOutError("it has no command")
     if state.zone_fault is not None and words is not None:
         raise _LeftOutError(state.zone_fault)
-    calendars = None if words is None else calendars_of(words)
+    if words is not None:
+        calendars_of(words)  # it could be read
     command = command_of(rest, state.env.get("SHELL", _SHELL))
     if not command.argv or not command.argv[0]:
         raise _LeftOutError("it has no command")
-    name = _fresh_id(state, name_of(rest, line))
-    service = Service(name, command.argv, type="oneshot", env=state.env, cwd=state.env.get("HOME") or None)
-    when = f'on_startup = "{REBOOT_SEC}s"' if words is None else f"cron = {_text(' '.join(words))}"
-    return CrontabJob(service, _timer(name, calendars, state.zone), when, line)
+    when = {"on_startup": _REBOOT} if words is None else {"cron": " ".join(words)}
+    keys = {"id": _fresh_id(state, name_of(rest, line)), **when, "command": command.argv, "user": user}
+    keys |= {"cwd": state.env.get("HOME") or None, "timezone": None if words is None else state.zone}
+    return ImportedEntry({key: value for key, value in (*keys.items(), ("env", state.env)) if value}, line)
 
 
 def _times(content: str) -> tuple[list[str] | None, str]:
@@ -202,19 +195,6 @@ def _times(content: str) -> tuple[list[str] | None, str]:
     if spelled is None:
         raise _LeftOutError(f"{quoted(macro)} is not a macro that all crons know")
     return spelled.split(), rest
-
-
-def _timer(name: str, calendars: tuple[Calendar, ...] | None, zone_name: str | None) -> Timer:
-    """As cron does it: a failed run is not tried again, a missed one not made up for."""
-    return Timer(
-        name,
-        name,
-        on_calendar=calendars or (),
-        on_startup_sec=REBOOT_SEC if calendars is None else None,
-        persistent=False,
-        retry_intervals_sec=(),
-        timezone=zone_name if calendars is not None else None,
-    )
 
 
 def _fresh_id(state: _State, name: str) -> str:
@@ -362,49 +342,35 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
+def _shared(jobs: list[ImportedEntry]) -> dict[str, Any]:
     """What is the same in all jobs."""
-
-    env: dict[str, str] = field(default_factory=dict)
-    cwd: str | None = None
-    timezone: str | None = None
-
-
-_NOTHING_SHARED = _Shared()
-
-
-def _shared(jobs: list[CrontabJob]) -> _Shared:
     if not jobs:
-        return _NOTHING_SHARED
-    first, env = jobs[0], jobs[0].service.env
-    for job, other in pairwise(jobs):
-        if job.service.env is not other.service.env:  # else they come from the same lines
-            env = {name: value for name, value in env.items() if other.service.env.get(name) == value}
-    cwd, zone_name = first.service.cwd, first.timer.timezone
-    return _Shared(
-        dict(env),
-        cwd if all(job.service.cwd == cwd for job in jobs) else None,
-        zone_name if all(job.timer.timezone == zone_name for job in jobs) else None,
-    )
+        return {}
+    first = jobs[0].keys
+    env: dict[str, str] = first.get("env", {})
+    for job, other in pairwise(each.keys.get("env", {}) for each in jobs):
+        if job is not other:  # else they come from the same lines
+            env = {name: value for name, value in env.items() if other.get(name) == value}
+    names = [name for name in ("cwd", "timezone", "user") if name in first]
+    same = [name for name in names if all(job.keys.get(name) == first[name] for job in jobs)]
+    return {name: first[name] for name in same} | ({"env": env} if env else {})
 
 
-def _line_of(job: CrontabJob, shared: _Shared) -> str:
+def _line_of(job: ImportedEntry, shared: Mapping[str, Any]) -> str:
     """A job as an element of a list of TOML."""
-    service, timer = job.service, job.timer
-    env = {name: value for name, value in service.env.items() if name not in shared.env}
-    pairs = [f"id = {_text(service.id)}", job.when, f"command = {_command(service.command)}"]
-    pairs += [f"cwd = {_text(service.cwd)}"] if service.cwd not in {None, shared.cwd} else []
-    pairs += [f"timezone = {_text(timer.timezone)}"] if timer.timezone not in {None, shared.timezone} else []
-    pairs += [f"env = {toml_value(env)}"] if env else []
-    return f"    {{ {', '.join(pairs)} }},  # line {job.line}\n"
+    own = {name: value for name, value in job.keys.items() if shared.get(name) != value}
+    own["command"] = _command(own["command"])
+    common = shared.get("env", {})
+    env = {name: value for name, value in own.pop("env", {}).items() if name not in common}
+    own |= {"env": env} if env else {}
+    return f"    {toml_value(own)},  # line {job.line}\n"
 
 
-def _command(argv: tuple[str, ...]) -> str:
+def _command(argv: tuple[str, ...]) -> str | tuple[str, ...]:
     """As one text where that is accepted, and split into the same words."""
     text = " ".join(argv)
     is_plain = not _SYNTAX.search(text) and shell_syntax(text) is None and shell_words(text) == [*argv]
-    return toml_value(text if is_plain else argv)
+    return text if is_plain else argv
 
 
 def toml_value(value: Any) -> str:

@@ -6,11 +6,11 @@ time, or with another command, would be worse than none. Nothing here reads a fi
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from duly.config.calendars import LAST
-from duly.config.crontab import Remark, toml_value
+from duly.config.crontab import ImportedEntry, Remark, Translated, toml_value
 from duly.config.schema import Calendar, EntryFault
 from duly.config.values import UnclosedError, shell_words, zone
 from duly.formatting import quoted
@@ -136,13 +136,6 @@ def _year(text: str) -> float:
 # --- units ---
 
 
-@dataclass(slots=True)
-class TranslatedUnits:
-    entries: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """The table of each entry, and its keys."""
-    remarks: list[Remark] = field(default_factory=list)
-
-
 class _Assignment(NamedTuple):
     number: int
     section: str
@@ -228,9 +221,9 @@ _SPECIFIER = re.compile(r"%[A-Za-z]")
 _TRUE = frozenset(("1", "yes", "y", "true", "t", "on"))
 
 
-def translated_units(texts: Mapping[str, str]) -> TranslatedUnits:
+def translated_units(texts: Mapping[str, str]) -> Translated:
     """The timers and services among the unit files *texts*, by file name."""
-    found, units = TranslatedUnits(), {name: _Unit(name, text) for name, text in sorted(texts.items())}
+    found, units = Translated(), {name: _Unit(name, text) for name, text in sorted(texts.items())}
     targets: set[str] = set()
     for is_timer in (True, False):
         for name, unit in units.items():
@@ -239,9 +232,9 @@ def translated_units(texts: Mapping[str, str]) -> TranslatedUnits:
             try:
                 if is_timer:
                     targets.add(target := unit.last("Unit", f"{unit.id}.service"))
-                    found.entries.append(("job", _job(found, unit, units.get(target), target)))
+                    found.entries.append(ImportedEntry(_job(found, unit, units.get(target), target)))
                 else:
-                    found.entries.append(("service", _service(found, unit)))
+                    found.entries.append(ImportedEntry(_service(found, unit), table="service"))
             except _UnitLeftOutError as error:
                 reason = f"left out: {error}" if not error.file else f"{name} is left out: {error}"
                 found.remarks.append(Remark(error.line, reason, is_left_out=True, file=error.file or name))
@@ -271,7 +264,7 @@ def _assignments(text: str) -> list[_Assignment]:
     return found
 
 
-def _job(found: TranslatedUnits, timer: _Unit, service: _Unit | None, target: str) -> dict[str, Any]:
+def _job(found: Translated, timer: _Unit, service: _Unit | None, target: str) -> dict[str, Any]:
     """The job that a timer and its service are."""
     if service is None:
         raise _UnitLeftOutError(f"there is no {target} beside it")
@@ -288,7 +281,7 @@ def _job(found: TranslatedUnits, timer: _Unit, service: _Unit | None, target: st
     return job
 
 
-def _when(found: TranslatedUnits, timer: _Unit) -> dict[str, Any]:
+def _when(found: Translated, timer: _Unit) -> dict[str, Any]:
     when: dict[str, Any] = {}
     calendars: dict[Calendar, str | None] = {}
     for line in timer.lines("OnCalendar"):
@@ -314,7 +307,7 @@ def _when(found: TranslatedUnits, timer: _Unit) -> dict[str, Any]:
     return when
 
 
-def _service(found: TranslatedUnits, unit: _Unit, *, is_job: bool = False) -> dict[str, Any]:
+def _service(found: Translated, unit: _Unit, *, is_job: bool = False) -> dict[str, Any]:
     service: dict[str, Any] = {"id": unit.id}
     kind = unit.last("Type", "simple")
     if kind in {"forking", "dbus"}:
@@ -343,7 +336,7 @@ def _service(found: TranslatedUnits, unit: _Unit, *, is_job: bool = False) -> di
     return service
 
 
-def _command(found: TranslatedUnits, unit: _Unit) -> list[str]:
+def _command(found: Translated, unit: _Unit) -> list[str]:
     starts = unit.lines("ExecStart")
     if len(starts) != 1:
         line = starts[1].number if starts else 0
@@ -414,9 +407,10 @@ timers = true
 """
 
 
-def units_toml(found: TranslatedUnits) -> str:
+def units_toml(found: Translated) -> str:
     """The configuration, as the text of a TOML file."""
     return HEAD + "".join(
-        f"\n[[{table}]]\n" + "".join(f"{key} = {toml_value(value)}\n" for key, value in keys.items())
-        for table, keys in found.entries
+        f"\n[[{each.table}]]\n"
+        + "".join(f"{key} = {toml_value(value)}\n" for key, value in each.keys.items())
+        for each in found.entries
     )
