@@ -17,10 +17,22 @@ from typing import Any, Generic, TypeVar, get_args
 from duly.config import values
 from duly.config.calendars import checked_calendars, checked_cron
 from duly.config.excluding import dates
-from duly.config.schema import SHORTEST_LEASE_SEC, Calendar, EntryFault, Notify, NotifyOn, Service, Timer
+from duly.config.lines import Written
+from duly.config.schema import (
+    SHORTEST_LEASE_SEC,
+    Calendar,
+    EntryFault,
+    Invalid,
+    Notify,
+    NotifyOn,
+    Service,
+    Timer,
+    Warned,
+)
 from duly.formatting import did_you_mean, quoted, value_text
 
 ConfigEntry = TypeVar("ConfigEntry", Service, Timer, Notify)
+AnyFinding = TypeVar("AnyFinding", Invalid, Warned)
 Checker = Callable[[object, str], object]
 """Returns the value of a key in its one form. Raises EntryFault."""
 
@@ -77,7 +89,9 @@ _SETTING_ALIASES = {"tz": "timezone", "time_zone": "timezone", "database": "stor
 class Checked(Generic[ConfigEntry]):
     """One entry after it was looked at by itself: an `entry`, or what is wrong with it."""
 
+    written: Written
     index: int
+    """Its place among those of its kind, with the parts of jobs last."""
     id: str | None
     """As far as it can be read; a refused duplicate has it too."""
     draft: ConfigEntry | None = None
@@ -94,18 +108,23 @@ class Checked(Generic[ConfigEntry]):
     def with_faults(self, more: Iterable[EntryFault]) -> "Checked[ConfigEntry]":
         return replace(self, faults=(*self.faults, *more))
 
+    def found(self, kind: type[AnyFinding], reason: str, key: str | None) -> AnyFinding:
+        """Something about the entry, in words, and which key of it is meant."""
+        written, place = self.written, self.written.place
+        return kind(written.table, self.id, written.index, reason, place.line_of(key), place.file)
 
-def checked_services(entries: Sequence[object]) -> list[Checked[Service]]:
+
+def checked_services(entries: Sequence[Written]) -> list[Checked[Service]]:
     return _checked(entries, Service, _service)
 
 
-def checked_timers(entries: Sequence[object], folder: Path) -> list[Checked[Timer]]:
+def checked_timers(entries: Sequence[Written], folder: Path) -> list[Checked[Timer]]:
     """The timers; what they name is meant as seen from *folder*."""
     return _checked(entries, Timer, partial(_timer, folder=folder))
 
 
 def _checked(
-    entries: Sequence[object],
+    entries: Sequence[Written],
     kind: type[ConfigEntry],
     check: Callable[
         [Mapping[Any, Any], Callable[[str], None], "_Faults"], tuple[ConfigEntry, tuple[str, ...]]
@@ -120,12 +139,12 @@ def _checked(
     found: list[Checked[ConfigEntry]] = []
     for index, written in enumerate(entries):
         # The first definition holds its id even when it is invalid, so the id is read ahead of its turn.
-        name = id_in(written)
+        name = id_in(written.value)
         is_first = name is not None and name not in held
         faults, draft, surprises = _Faults(), None, tuple[str, ...]()
         with faults.caught():
-            draft, surprises = check(_as_mapping(written, kind), claim, faults)
-        found.append(Checked(index, name, draft, tuple(faults.found), is_first, surprises))
+            draft, surprises = check(_as_mapping(written.value, kind), claim, faults)
+        found.append(Checked(written, index, name, draft, tuple(faults.found), is_first, surprises))
         if name is not None:
             held.add(name)
     return found
@@ -335,7 +354,7 @@ _TIMER_OTHERS: Mapping[str, Checker] = {
 # --- notify ---
 
 
-def checked_notify(entries: Sequence[object]) -> list[Checked[Notify]]:
+def checked_notify(entries: Sequence[Written]) -> list[Checked[Notify]]:
     return _checked(entries, Notify, _notify)
 
 

@@ -153,7 +153,9 @@ def _set_zone(state: _State, value: str) -> None:
 # --- jobs ---
 
 
-def _job(state: _State, found: Translated, line: int, content: str, *, has_user_column: bool) -> ImportedEntry:
+def _job(
+    state: _State, found: Translated, line: int, content: str, *, has_user_column: bool
+) -> ImportedEntry:
     words, rest = _times(content)
     first, others = first_word(rest)
     user = None

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from duly.config.checking import (
     DEFAULT_VALUES,
@@ -23,6 +23,7 @@ from duly.config.checking import (
     written_names,
 )
 from duly.config.excluding import dates
+from duly.config.lines import Written
 from duly.config.schema import EntryFault, Service, Timer
 from duly.formatting import did_you_mean
 
@@ -38,21 +39,15 @@ DEFAULT_KEYS = (*DEFAULT_VALUES, "exclude")
 """What `[defaults]` may say."""
 
 
-class Split(NamedTuple):
-    """The entries that jobs stand for."""
-
-    services: list[object]
-    timers: list[object]
-
-
-def split_jobs(jobs: Sequence[object], defaults: Mapping[str, Any]) -> Split:
-    """The service and the timer of each job; something that is no table is both."""
-    found = Split([], [])
-    for job in jobs:
-        service, timer = _split(job, defaults) if isinstance(job, Mapping) else (job, job)
-        found.services.append(service)
-        found.timers.append(timer)
-    return found
+def split_jobs(jobs: Sequence[Written], defaults: Mapping[str, Any]) -> tuple[list[Written], list[Written]]:
+    """The services and the timers that jobs stand for; something that is no table is both."""
+    parts = [
+        _split(job.value, defaults) if isinstance(job.value, Mapping) else (job.value,) * 2 for job in jobs
+    ]
+    services, timers = (
+        [replace(job, value=part[which]) for job, part in zip(jobs, parts, strict=True)] for which in (0, 1)
+    )
+    return services, timers
 
 
 def _split(job: Mapping[Any, Any], defaults: Mapping[str, Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:

@@ -10,11 +10,11 @@ file of 40 KB fills gigabytes. So the scanner takes any text at all, in linear t
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
-from duly.config.schema import Table, Warned
+from duly.config.schema import EntryTable, Table, Warned
 
 MOST_KEY_PARTS = 100
 # A string without an end is a token too. Otherwise each quote in it would be tried, each time to the end.
@@ -44,6 +44,19 @@ class TableLines:
     file: str | None = None
     """Where it stands, if that is not the file itself but one that it includes."""
 
+    def line_of(self, key: str | None) -> int | None:
+        return self.line if key is None else self.keys.get(key, self.line)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An entry as it was written, and where."""
+
+    table: EntryTable
+    index: int
+    value: object
+    place: TableLines
+
 
 @dataclass(slots=True)
 class Places:
@@ -52,31 +65,10 @@ class Places:
     tables: dict[str, list[TableLines]] = field(default_factory=dict)
     top: dict[str, int] = field(default_factory=dict)
 
-    def line_of(self, table: Table, index: int, key: str | None, count: int) -> int | None:
-        """The line of a key of an entry, or of its header; None when that is not certain.
-
-        *count* is the number of entries that the parser found in that table.
-        """
-        place = self._place(table, index, count)
-        return place.keys.get(key, place.line) if key is not None else place.line
-
-    def file_of(self, table: Table, index: int, count: int) -> str | None:
-        """The included file in which an entry stands; None for the file itself."""
-        return self._place(table, index, count).file
-
-    def _place(self, table: Table, index: int, count: int) -> TableLines:
-        places = self.tables.get(table, [])
-        return places[index] if len(places) == count and index < count else TableLines(None)
-
-    def include(
-        self, other: "Places", file: str, own: Mapping[str, int], included: Mapping[str, int]
-    ) -> None:
-        """Append the tables of an included file; *own* and *included* are how many entries there are."""
-        for table, count in included.items():
-            mine, theirs = self.tables.get(table, []), other.tables.get(table, [])
-            mine = mine if len(mine) == own[table] else [TableLines(None)] * own[table]
-            theirs = theirs if len(theirs) == count else [TableLines(None)] * count
-            self.tables[table] = [*mine, *(replace(each, file=file) for each in theirs)]
+    def of(self, table: Table, count: int) -> Sequence[TableLines]:
+        """Where the *count* entries of a table stand; nowhere, if that is not certain."""
+        found = self.tables.get(table, [])
+        return found if len(found) == count else [TableLines(None)] * count
 
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})

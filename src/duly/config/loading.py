@@ -8,11 +8,11 @@ been all the services there are. Everything smaller is an `Invalid` of the `Conf
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from duly.config.checking import (
     SETTING_KEYS,
@@ -28,7 +28,7 @@ from duly.config.checking import (
 )
 from duly.config.excluding import files_in
 from duly.config.jobs import checked_defaults, joined_parts, split_jobs
-from duly.config.lines import Document, LongKeyError, Places, TableLines, toml_places
+from duly.config.lines import Document, LongKeyError, Places, TableLines, Written, toml_places
 from duly.config.schema import (
     Config,
     ConfigError,
@@ -43,7 +43,7 @@ from duly.config.schema import (
     Warned,
 )
 from duly.config.values import ListenAddress, address
-from duly.config.warnings import exposed_secret, footguns
+from duly.config.warnings import exposed_secret, footguns, of_settings
 from duly.formatting import did_you_mean, limited_comparisons, quoted, value_text
 
 _MISSING = "does not exist; `duly init` writes a file to begin with"
@@ -58,8 +58,6 @@ _TOML_ALIASES = {
     **dict.fromkeys(("default", "common", "shared"), "defaults"),
     **dict.fromkeys(("notification", "notifications", "alert", "alerts"), "notify"),
 }
-Found = TypeVar("Found", Invalid, Warned)
-AnyTable = TypeVar("AnyTable", Table, EntryTable)
 LookAtService = Callable[[Service], Iterable[tuple[str, str]]]
 """What else is worth a warning about a service: keys and reasons."""
 _NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -122,75 +120,60 @@ def config_of(
     look: LookAtService | None = None,
 ) -> Config:
     """The configuration that these entries make. Never raises, whatever they are."""
-    known_places = places or Places()
-    own: dict[Table, int] = {"service": len(services), "timer": len(timers), "job": len(jobs)}
-    own["notify"] = len(notify)
+    known = places or Places()
 
-    def written_as(table: AnyTable, index: int) -> tuple[AnyTable, int]:
-        """The parts of jobs come after what stands as a service or timer in the file."""
-        is_of_job = table in {"service", "timer"} and index >= own[table]
-        return ("job", index - own[table]) if is_of_job else (table, index)
+    def written(table: EntryTable, entries: Sequence[object]) -> list[Written]:
+        stands = known.of(table, len(entries))
+        return [Written(table, index, *each) for index, each in enumerate(zip(entries, stands, strict=True))]
 
-    def line_of(table: Table, index: int, key: str | None) -> int | None:
-        table, index = written_as(table, index)
-        return known_places.line_of(table, index, key, own.get(table, 1))
-
-    def placed(found: Found) -> Found:
-        kind, index = written_as(found.kind, found.index)
-        file = known_places.file_of(kind, index, own.get(kind, 1))
-        return replace(found, kind=kind, index=index, file=file)
-
-    def faults_of(kind: EntryTable, entries: Iterable[Checked[Any]]) -> Iterator[Invalid]:
-        for each in entries:
-            for fault in each.faults:
-                line = line_of(kind, each.index, fault.key)
-                yield placed(Invalid(kind, each.id, each.index, fault.reason, line))
+    def line_of(table: Table, key: str | None) -> int | None:
+        return known.of(table, 1)[0].line_of(key)
 
     folder = path.absolute().parent
     given, setting_faults = checked_settings(supervisor)
     settings = Settings(**given)
     pages, dashboard_faults = checked_dashboard(dashboard)
     shared, default_faults = checked_defaults(defaults, folder)
-    split = split_jobs(jobs, shared)
-    services, timers = [*services, *split.services], [*timers, *split.timers]
-    parts = joined_parts(checked_services(services), checked_timers(timers, folder), len(jobs))
+    of_jobs = split_jobs(written("job", jobs), shared)
+    all_services, all_timers = (
+        [*written("service", services), *of_jobs[0]],
+        [*written("timer", timers), *of_jobs[1]],
+    )
+    parts = joined_parts(checked_services(all_services), checked_timers(all_timers, folder), len(jobs))
     some_services = [_placed(each, path) for each in related_services(parts[0])]
     some_timers = related_timers(parts[1], some_services)
-    some_notify = checked_notify(notify)
-    found = footguns(settings, some_services, some_timers, some_notify, line_of)
-    warned = [*warnings, *map(placed, found)]
+    some_notify = checked_notify(written("notify", notify))
+    has_timers = bool(all_timers)
+    surprises = of_settings(settings, has_timers=has_timers, is_empty=not (all_services or has_timers))
+    warned = [
+        *warnings,
+        *(Warned("supervisor", None, 0, reason, line_of("supervisor", key)) for key, reason in surprises),
+        *footguns(some_services, some_timers, some_notify),
+    ]
     if look is not None:
-        looked: list[tuple[EntryTable, int, Service]] = [
-            *(("service", each.index, each.entry) for each in some_services if each.entry is not None),
-            *(
-                ("notify", each.index, Service(each.entry.id, each.entry.command))
-                for each in some_notify
-                if each.entry is not None and each.entry.command
-            ),
-        ]
+        looked = [(each, each.entry) for each in some_services if each.entry is not None]
+        called = [(each, each.entry) for each in some_notify if each.entry is not None and each.entry.command]
+        warned += [each.found(Warned, reason, key) for each, entry in looked for key, reason in look(entry)]
         warned += [
-            placed(Warned(kind, service.id, index, reason, line_of(kind, index, key)))
-            for kind, index, service in looked
-            for key, reason in look(service)
+            each.found(Warned, reason, key)
+            for each, entry in called
+            for key, reason in look(Service(entry.id, entry.command))
         ]
     # What is wrong with the dashboard is wrong with the settings of the supervisor.
-    of_settings: tuple[tuple[Table, list[EntryFault]], ...] = (
+    of_tables: tuple[tuple[Table, list[EntryFault]], ...] = (
         ("supervisor", setting_faults),
         ("dashboard", dashboard_faults),
         ("defaults", default_faults),
     )
-    targets = (id_in(written, "target") for written in timers)
+    targets = (id_in(each.value, "target") for each in all_timers)
     wrong_settings = tuple(
-        Invalid("supervisor", None, 0, fault.reason, line_of(table, 0, fault.key))
-        for table, faults in of_settings
+        Invalid("supervisor", None, 0, fault.reason, line_of(table, fault.key))
+        for table, faults in of_tables
         for fault in faults
     )
     # A fault of a job is reported for its service.
-    wrong = (
-        *faults_of("service", some_services),
-        *faults_of("timer", some_timers[: own["timer"]]),
-        *faults_of("notify", some_notify),
-    )
+    checked: tuple[Checked[Any], ...] = (*some_services, *some_timers[: len(timers)], *some_notify)
+    wrong = [each.found(Invalid, fault.reason, fault.key) for each in checked for fault in each.faults]
     firsts = {(each.kind, each.index): each for each in reversed(wrong)}
     return Config(
         path=path,
@@ -204,7 +187,7 @@ def config_of(
         notify=tuple(each.entry for each in some_notify if each.entry is not None),
         is_listen_given="listen" in pages,
         targets=frozenset(target for target in targets if target is not None),
-        files=_calendar_files([*timers, defaults], folder),
+        files=_calendar_files([*(each.value for each in all_timers), defaults], folder),
     )
 
 
@@ -334,19 +317,14 @@ def _including(document: Document, file: Path, shown: str) -> Document:
     except ConfigError as error:
         tables = {"job": [EntryFault(error.reason)]}
         places = Places({"job": [TableLines(error.line)]})
+    own: dict[Table, Sequence[object]]
     own = {"service": document.services, "timer": document.timers, "job": document.jobs}
-    theirs = {name: tables.get(name, []) for name in own}
-    document.places.include(
-        places,
-        shown,
-        own={name: len(entries) for name, entries in own.items()},
-        included={name: len(entries) for name, entries in theirs.items()},
-    )
-    return document._replace(
-        services=[*own["service"], *theirs["service"]],
-        timers=[*own["timer"], *theirs["timer"]],
-        jobs=[*own["job"], *theirs["job"]],
-    )
+    both = {table: [*entries, *tables.get(table, [])] for table, entries in own.items()}
+    for table, entries in own.items():
+        theirs = places.of(table, len(both[table]) - len(entries))
+        mine = document.places.of(table, len(entries))
+        document.places.tables[table] = [*mine, *(replace(each, file=shown) for each in theirs)]
+    return document._replace(services=both["service"], timers=both["timer"], jobs=both["job"])
 
 
 def _python_document(path: Path, text: str) -> Document:

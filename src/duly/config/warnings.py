@@ -6,7 +6,7 @@ Only what is clear from the file is said; a guess that is wrong once teaches peo
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from duly.config.checking import Checked
 from duly.config.schema import (
     Calendar,
     Config,
-    EntryTable,
     Notify,
     Service,
     Settings,
@@ -33,45 +32,35 @@ from duly.processes.options import option_faults, options_of
 _MOST_COMPARISONS = 500_000
 
 
-Line = Callable[[EntryTable, int, str | None], int | None]
-"""The line of a key of an entry, if that is certain."""
-
-
 def footguns(
-    settings: Settings,
-    services: Sequence[Checked[Service]],
-    timers: Sequence[Checked[Timer]],
-    notify: Sequence[Checked[Notify]],
-    line_of: Line,
+    services: Sequence[Checked[Service]], timers: Sequence[Checked[Timer]], notify: Sequence[Checked[Notify]]
 ) -> Iterator[Warned]:
-    """Everything worth a warning, in the order of the file."""
+    """Everything about entries that is worth a warning, in the order of the file."""
     usable = {each.entry.id: each.entry for each in services if each.entry is not None}
     known_ids = {each.id: None for each in services if each.id is not None}
     valid = [each.entry for each in timers if each.entry is not None]
-    for key, reason in _of_settings(settings, has_timers=bool(timers), is_empty=not services and not timers):
-        yield Warned("supervisor", None, 0, reason, line_of("supervisor", 0, key))
     targets = frozenset(timer.target for timer in valid)
     for one in services:
         if one.entry is not None:
             for key, reason in _of_service(one.entry, usable, known_ids, targets):
-                yield Warned("service", one.id, one.index, reason, line_of("service", one.index, key))
+                yield one.found(Warned, reason, key)
     started = frozenset(timer.target for timer in valid if _starts_by_itself(timer))
     clashes = _clashes(valid)
     for each in timers:
         if each.entry is not None:
             target, clash = usable[each.entry.target], next(clashes)
             for key, reason in _of_timer(each, each.entry, target, started, clash):
-                yield Warned("timer", each.id, each.index, reason, line_of("timer", each.index, key))
+                yield each.found(Warned, reason, key)
     ids = {**known_ids, **{each.id: None for each in timers if each.id is not None}}
     for told in notify:
         for pattern in () if told.entry is None else told.entry.jobs:
             if pattern != "*" and not any(fnmatchcase(name, pattern) for name in ids):
                 reason = f"jobs has {quoted(pattern)}, which is no service and no timer"
-                line = line_of("notify", told.index, "jobs")
-                yield Warned("notify", told.id, told.index, reason + did_you_mean(pattern, ids), line)
+                yield told.found(Warned, reason + did_you_mean(pattern, ids), "jobs")
 
 
-def _of_settings(settings: Settings, *, has_timers: bool, is_empty: bool) -> Iterator[tuple[str | None, str]]:
+def of_settings(settings: Settings, *, has_timers: bool, is_empty: bool) -> Iterator[tuple[str | None, str]]:
+    """The keys of settings that are worth a warning, and why."""
     if is_empty:
         yield None, "the file defines no service and no timer"
     if not settings.enabled:
