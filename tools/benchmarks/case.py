@@ -27,7 +27,7 @@ class Case(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """What tells this case from others."""
+        """What identifies this case."""
         return self.contestant, self.n, self.variant
 
 

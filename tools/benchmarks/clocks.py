@@ -26,7 +26,7 @@ class ShiftedClock(HostClock):
 
 
 class StagedClock(HostClock):
-    """A clock that stands still until everything is prepared, and then runs from where it is told to."""
+    """A clock that stands still until everything is prepared, and then runs from where it is set to."""
 
     def __init__(self, stands_at: datetime) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ class Note(NamedTuple):
     pid: int
     name: str
     run: str
-    """Tells runs apart that are to be begun again if they are cut off."""
+    """Identifies runs that are to be begun again if they are cut off."""
     at_us: int
 
 

@@ -55,7 +55,7 @@ _WATCHED = ("/",) * 20 + ("/timers",) * 10 + ("/services",) * 10
 _SETTLE_S = 8
 _CLEARED_S = 5
 _BUSY_EVERY_S = 0.5
-"""Longer than what the dashboard tells together, so that pages are asked for all the time."""
+"""Longer than what the dashboard sends together, so that pages are asked for all the time."""
 
 
 def cases(*, quick: bool) -> list[Case]:

@@ -20,7 +20,7 @@ APSCHEDULER_4 = ROOT / ".venv-bench-apscheduler4"
 
 
 def prepared(say: Callable[[str], None]) -> Path:
-    """The Python of the environment, made or brought up to date first. Missing peers are told, not fatal."""
+    """The Python of the environment, made or brought up to date. Missing peers are reported, not fatal."""
     python = _made(ENVIRONMENT, say)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]

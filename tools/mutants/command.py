@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class HuntError(Exception):
-    """A hunt came to no end that could be told."""
+    """A hunt came to no result."""
 
     def __init__(self, name: str, complaint: str) -> None:
         super().__init__(f"the hunt for {name} failed; look at what it says and mend it:\n{complaint}")

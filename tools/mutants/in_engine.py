@@ -57,7 +57,7 @@ OF_POLLER: tuple[Mutant, ...] = (
         LOCAL,
         "self._journal.write([start.after for start in owed])",
         "self._journal.write([self._rules.released(start.after) for start in owed])",
-        wrong="The store is not told that a run is under way, so a crash before its end loses the due.",
+        wrong="The store does not know that a run is under way, so a crash before its end loses the due.",
     ),
     mutant(
         "minute-between-write-and-call-repeated",

@@ -1,6 +1,6 @@
 """The peers, each behind the same two steps: read a cron text for a zone, then ask for its firings.
 
-Reading may refuse the text; asking may fail as well, and the table tells the two apart. Nothing is corrected
+Reading may refuse the text; asking may fail as well, and the table shows which. Nothing is corrected
 on the way: an adapter hands on what the library says, be it naive, in the past or at a time that no clock
 shows. Peers are imported when they are asked for, since each may be missing.
 """

@@ -13,7 +13,7 @@ REQUIREMENTS = ROOT / "tools" / "peers" / "requirements.txt"
 
 
 def prepared(say: Callable[[str], None]) -> Path:
-    """The Python of the environment, made first if need be. Missing peers are told, not fatal."""
+    """The Python of the environment, made first if need be. Missing peers are reported, not fatal."""
     python, ready = ENVIRONMENT / "bin" / "python", ENVIRONMENT / ".ready"
     needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     peers = REQUIREMENTS.read_text().split()

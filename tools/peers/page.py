@@ -28,7 +28,7 @@ asks each the same questions, and writes down the answers. No answer on this pag
 _LEGEND = """## How to read it
 
 - Times are those on the clocks of the zone, with the offset from UTC. "called 02:30": the library names a
-  time that is skipped on that day; what it calls so is really the moment told before it. "which no clock
+  time that is skipped on that day; what it calls so is really the moment named before it. "which no clock
   shows": the same, from a library that answers without a zone, so that there is no moment to tell.
 - refused: the library raised that error when it was given the text. raises: it took the text, and raised that
   error when it was asked for the firings. never: it took the text, and does not fire in the stretch of time
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def answers_of(python: Path, name: str) -> list[str]:
-    """The version of a peer and its answers; what a peer that hangs did not say is told as such."""
+    """The version of a peer and its answers; what a peer that hangs did not say is reported as such."""
     command = [str(python), "-m", "tools.peers.measure", name]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]), "TZ": "UTC"}
     try:

@@ -29,7 +29,7 @@ class SlowError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """A firing as a peer told of it. One without a zone can only mean the clocks of the zone asked for."""
+    """A firing as a peer names it. One without a zone can only mean the clocks of the zone asked for."""
 
     told: datetime
     zone: ZoneInfo

@@ -1,4 +1,4 @@
-"""Simulates for a while, counts, and tells what it counted; with --write in docs/guarantees.md.
+"""Simulates for a while, counts, and prints what it counted; with --write in docs/guarantees.md.
 
 Nothing on that page is typed by hand except what was found and how it was mended (`findings.toml`); the number
 of mutants comes from docs/mutants.md, which `mutants/run.py --write` has written before.
@@ -36,7 +36,7 @@ _WORDS = {
     "crash at unacknowledged": "crash after a commit, before its acknowledgement",
     "crash in doubt": "crash because nobody could say whether a list was written",
     "damaged row": "row damaged between two processes",
-    "finish": "run told to end",
+    "finish": "run asked to end",
     "initialize": "initialize called again",
     "lag": "slow store",
     "lock": "database locked by another program",
