@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -172,11 +172,11 @@ BUCKET = 'duly_store_write_seconds_bucket{instance="i", le="%s"}'
 HERE = {"series": 'duly_build_info{instance="i"}', "values": "1x240"}
 
 
-def play(folder: Path, given: list[dict[str, str]], expr: str, expected: dict[str, float]) -> None:
-    """Have Prometheus work out an expression, by the rules, at some times into made-up series."""
+def play(folder: Path, given: list[dict[str, str]], expected: Sequence[tuple[str, str, float]]) -> None:
+    """Have Prometheus work out expressions, by the rules, each at a time into made-up series."""
     asked = [
         {"expr": expr, "eval_time": at, "exp_samples": [{"value": value, "labels": "{}"}]}
-        for at, value in expected.items()
+        for expr, at, value in expected
     ]
     test = {"interval": "1m", "input_series": given, "promql_expr_test": asked}
     whole = {"rule_files": ["alerts.yml"], "evaluation_interval": "1m", "tests": [test]}
@@ -230,35 +230,47 @@ def test_alerts_come_when_they_should(
     given = [{"series": name, "values": values} for name, values in series.items()]
     given += [] if alert == "DulyGone" else [HERE]
     expr = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)'
-    play(tmp_path, given, expr, {quiet_at: 0, loud_at: 1})
+    play(tmp_path, given, [(expr, quiet_at, 0), (expr, loud_at, 1)])
+
+
+CALM: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "monthly, well": ({SUCCESS: "0x1500", INTERVAL: f"{MONTH}x1500"}, ("1h", "1d")),
+    "monthly, late by an hour": (
+        {SUCCESS: f"-{MONTH - 3600}x1500", INTERVAL: f"{MONTH}x1500"},
+        ("2h", "1d"),
+    ),
+    "ran once, well": ({SUCCESS: "0x1500", f"duly_last_result{{{TASK}}}": "1x1500", **BEGUN}, ("1h", "1d")),
+    "runs once, then well": ({RUNS % "success": "0x60 1x1400", SUCCESS: "_x60 3600x1400"}, ("2h", "1d")),
+    "ran once, failed": (
+        {RUNS % "exit": "0x60 1x1400", f"duly_last_result{{{TASK}}}": "_x60 0x1400"},
+        ("130m", "1d"),
+    ),
+    "monthly, failed": (
+        {RUNS % "exit": "0x60 1x1400", INTERVAL: f"{MONTH}x1500", SUCCESS: "0x1500"},
+        ("130m", "1d"),
+    ),
+    "monthly, due ahead": (
+        {DUE: f"{MONTH}x1500", INTERVAL: f"{MONTH}x1500", SUCCESS: "0x1500"},
+        ("1h", "1d"),
+    ),
+    "due while it runs": ({DUE: "600x1500", f"duly_running{{{TASK}}}": "1x1500"}, ("2h", "1d")),
+}
 
 
 @pytest.mark.heavy
 @WITH_PROMTOOL
-@pytest.mark.parametrize(
-    ("series", "at"),
-    [
-        ({SUCCESS: "0x1500", INTERVAL: f"{MONTH}x1500"}, ("1h", "1d")),
-        ({SUCCESS: f"-{MONTH - 3600}x1500", INTERVAL: f"{MONTH}x1500"}, ("2h", "1d")),
-        ({SUCCESS: "0x1500", f"duly_last_result{{{TASK}}}": "1x1500", **BEGUN}, ("1h", "1d")),
-        ({RUNS % "success": "0x60 1x1400", SUCCESS: "_x60 3600x1400"}, ("2h", "1d")),
-        ({RUNS % "exit": "0x60 1x1400", f"duly_last_result{{{TASK}}}": "_x60 0x1400"}, ("130m", "1d")),
-        ({RUNS % "exit": "0x60 1x1400", INTERVAL: f"{MONTH}x1500", SUCCESS: "0x1500"}, ("130m", "1d")),
-        ({DUE: f"{MONTH}x1500", INTERVAL: f"{MONTH}x1500", SUCCESS: "0x1500"}, ("1h", "1d")),
-        ({DUE: "600x1500", f"duly_running{{{TASK}}}": "1x1500"}, ("2h", "1d")),
-    ],
-    ids=[
-        *("monthly, well", "monthly, late by an hour", "ran once, well", "runs once, then well"),
-        *("ran once, failed", "monthly, failed", "monthly, due ahead", "due while it runs"),
-    ],
-)
-def test_alerts_end(series: dict[str, str], at: tuple[str, ...], tmp_path: Path) -> None:
+def test_alerts_end(tmp_path: Path) -> None:
     """What runs once or each month raises no alert while it is well, and none for ever once it failed."""
-    given = [
-        HERE | {"values": "1x1500"},
-        *({"series": name, "values": text} for name, text in series.items()),
-    ]
-    play(tmp_path, given, 'count(ALERTS{alertstate="firing"}) or vector(0)', dict.fromkeys(at, 0))
+    given, asked = [], []
+    # Each case is an instance of its own: Prometheus goes through the minutes of a day once for all.
+    for instance, (series, times) in CALM.items():
+        named = {**series, HERE["series"]: "1x1500"}
+        own = f'instance="{instance}"'
+        given += [
+            {"series": name.replace('instance="i"', own), "values": text} for name, text in named.items()
+        ]
+        asked += [(f'count(ALERTS{{alertstate="firing", {own}}}) or vector(0)', at, 0) for at in times]
+    play(tmp_path, given, asked)
 
 
 @pytest.mark.heavy
@@ -278,4 +290,4 @@ def test_numbers_of_the_dashboard(title: str, series: dict[str, str], value: flo
     panels = {panel["title"]: panel for panel in json.loads(text_of("grafana.json"))["panels"]}
     given = [{"series": name, "values": values} for name, values in series.items()]
     (target,) = panels[title]["targets"]
-    play(tmp_path, [*given, HERE], filled(target["expr"]), {"110m": value})
+    play(tmp_path, [*given, HERE], [(filled(target["expr"]), "110m", value)])
