@@ -86,7 +86,6 @@ def assert_holds(configuration: Configuration, folder: Path) -> None:
 @pytest.mark.parametrize(
     "configuration",
     [
-        Configuration(3, 2, (LOST, FAULT, ROUNDS)),
         Configuration(2, 2, (LOST, FORGET, ROUNDS)),
         Configuration(3, 1, (FAULT, FORGET, ROUNDS)),
         Configuration(2, 1, ("DUES=2", LOST, FAULT, FORGET, ROUNDS)),
@@ -118,6 +117,7 @@ def test_liveness(configuration: Configuration, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "configuration",
     [
+        Configuration(3, 2, (LOST, FAULT, ROUNDS)),
         Configuration(3, 2, (LOST, FAULT)),
         Configuration(3, 2, (FORGET, ROUNDS)),
         Configuration(3, 1, (LOST, FAULT, FORGET, ROUNDS)),

@@ -582,8 +582,13 @@ def dues_of(lines: Sequence[bytes], task: str) -> Iterator[int]:
         yield from list(dues.between(min(times) - 1, max(times)))[:40]
 
 
+RANDOM = pytest.mark.parametrize(
+    "seed", [*range(60), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(60, 600))]
+)
+
+
 @pytest.mark.heavy
-@pytest.mark.parametrize("seed", range(150))
+@RANDOM
 def test_every_due_has_one_answer(seed: int) -> None:
     """In any trace every due has an answer, whose run is in the trace and did not start before it."""
     lines = encoded(random_trace(seed))
@@ -609,7 +614,7 @@ def test_every_due_has_one_answer(seed: int) -> None:
             assert answer.run.started_us >= due_us
 
 
-@pytest.mark.parametrize("seed", range(150))
+@RANDOM
 def test_every_start_for_a_due_is_named_by_one(seed: int) -> None:
     """A run that started because of dues is what at least one of them is answered by."""
     lines = encoded(random_trace(seed))
@@ -633,7 +638,7 @@ def runs_of(lines: Sequence[bytes]) -> Iterator[TracedRun]:
             yield from why(Trace(lines), "a", face_at(item.at_us, UTC)).runs
 
 
-@pytest.mark.parametrize("seed", range(150))
+@RANDOM
 def test_agrees_with_the_judge(seed: int) -> None:
     """What the chronicle takes for possible is, event by event, what the judge does."""
     read = Trace(encoded(random_trace(seed)))
