@@ -149,6 +149,9 @@ class FakeDaemon:
         """The runs in the database, counted; None if there are none."""
         return counted_runs(self.elsewhere, set(timers), span) if self.elsewhere else None
 
+    async def nodes(self) -> None:
+        """Nobody shares its timers."""
+
     def output(self, run_id: int, /) -> Tail | None:
         """The output of a run under way."""
         return self.outputs.get(run_id)

@@ -544,8 +544,8 @@ class ModelTable:
 
     # --- looking ---
 
-    def _read_nodes(self, _request: t.ReadNodes) -> tuple[Instant, Sequence[t.NodeView]]:
-        return self.database.now_us, [self._node_view(node) for node in self.space.nodes.values()]
+    def _read_nodes(self, _request: t.ReadNodes) -> t.Nodes:
+        return t.Nodes(self.database.now_us, [self._node_view(node) for node in self.space.nodes.values()])
 
     def _node_view(self, node: ModelNode) -> t.NodeView:
         runs = sorted(row.name for row in self._run_by(node.id)) if node.fenced_us is None else node.taken

@@ -26,6 +26,7 @@ from duly.cli.output import (
     wants_json,
 )
 from duly.cluster.table import (
+    Nodes,
     NodeView,
     PastRun,
     ReadNodes,
@@ -289,7 +290,7 @@ def cluster_json(
         "nodes": [
             {
                 "name": node.name,
-                "state": _state(node, now_us),
+                "state": node.state(now_us),
                 "runs": list(node.runs) if node.fenced_us is None else [],
                 "lag_ms": node.lag_us // 1_000,
                 "heartbeat_age_s": (now_us - node.seen_us) / SECOND_US,
@@ -301,7 +302,7 @@ def cluster_json(
         ],
         "failovers": [
             {"at": utc(node.fenced_us), "node": node.name, "by": node.fenced_by, "runs": list(node.runs)}
-            for node in _failovers(nodes)
+            for node in Nodes(now_us, nodes).failovers
         ],
     }
     if tasks:
@@ -363,8 +364,8 @@ def cluster_lines(
     tasks: Sequence[TaskView],
     columns_wide: int | None,
 ) -> list[str]:
-    present = sorted((node for node in nodes if node.fenced_us is None), key=lambda node: node.name)
-    silent = sum(_state(node, now_us) == "silent" for node in present)
+    present = Nodes(now_us, nodes).present
+    silent = sum(node.state(now_us) == "silent" for node in present)
     runs = sum(len(node.runs) for node in present)
     summary = f"Namespace {printable(namespace)}: {counted(len(present), 'node')}, {counted(runs, 'run')}"
     lines = [f"{summary}; {counted(silent, 'node')} silent." if silent else f"{summary}."]
@@ -372,7 +373,7 @@ def cluster_lines(
         lines += ["", *table(_NODES, [_node_row(node, now_us) for node in present], columns_wide)]
     if runs:
         lines += ["", *(f"{printable(node.name)} runs {_names(node.runs)}" for node in present if node.runs)]
-    if failovers := _failovers(nodes):
+    if failovers := Nodes(now_us, nodes).failovers:
         lines += ["", *(_failover_line(node, now_us) for node in failovers[:_FAILOVERS_SHOWN])]
     if tasks:
         lines += ["", _task_line(tasks[0], now_us)]
@@ -390,21 +391,8 @@ def history_lines(
     return lines
 
 
-def _state(node: NodeView, now_us: Instant) -> str:
-    if node.fenced_us is not None:
-        return "fenced"
-    return "living" if now_us - node.seen_us < node.lease_us else "silent"
-
-
-def _failovers(nodes: Sequence[NodeView]) -> list[NodeView]:
-    """The nodes that others have fenced, latest first. Who came back has fenced itself: that is none."""
-    fenced = [node for node in nodes if node.fenced_us is not None]
-    fenced = [node for node in fenced if node.fenced_by != node.name or node.runs]
-    return sorted(fenced, key=lambda node: node.fenced_us or 0, reverse=True)
-
-
 def _node_row(node: NodeView, now_us: Instant) -> Row:
-    state = _state(node, now_us)
+    state = node.state(now_us)
     return {
         "name": Cell(node.name, dim=state == "silent"),
         "state": Cell(state, "green" if state == "living" else "red"),

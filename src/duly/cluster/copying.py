@@ -46,7 +46,7 @@ def _row(task: Task, zone: str) -> Put:
 async def _put(link: Link, target: PostgresStore, rows: list[Put]) -> None:
     """Write *rows* in one transaction, and read them back. Raises StoreError."""
     digest = await link.do(ReadDigest())
-    _, nodes = await link.do(ReadNodes())
+    nodes = (await link.do(ReadNodes())).all
     if digest.rows or any(node.fenced_us is None for node in nodes):
         reason = f"has {'tasks' if digest.rows else 'living nodes'} in namespace {target.namespace!r}"
         raise StoreError(store=target.name, reason=f"{reason}; copy to another namespace or database")

@@ -333,9 +333,9 @@ def _digest(answers: list[Rows]) -> table.Digest:
     return table.Digest(count, int(hashes), generation, startup_us)
 
 
-def _nodes(answers: list[Rows]) -> tuple[int, Sequence[table.NodeView]]:
+def _nodes(answers: list[Rows]) -> table.Nodes:
     *_, ((now_us,),), nodes = answers
-    return now_us, [table.NodeView(*row) for row in nodes]
+    return table.Nodes(now_us, [table.NodeView(*row) for row in nodes])
 
 
 def _nothing(_answers: list[Rows]) -> None:

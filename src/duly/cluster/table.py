@@ -513,8 +513,33 @@ class NodeView(NamedTuple):
     runs: Sequence[str]
     """What it runs; of one that was fenced, what it ran then."""
 
+    def state(self, now_us: Instant) -> str:
+        """living, silent or fenced."""
+        if self.fenced_us is not None:
+            return "fenced"
+        return "living" if now_us - self.seen_us < self.lease_us else "silent"
 
-class ReadNodes(TableRequest[tuple[Instant, Sequence[NodeView]]], frozen=True, kw_only=True):
+
+class Nodes(NamedTuple):
+    """All nodes at one moment, also those that were fenced lately."""
+
+    now_us: Instant
+    """By the clock of the database."""
+    all: Sequence[NodeView]
+
+    @property
+    def present(self) -> list[NodeView]:
+        return sorted((node for node in self.all if node.fenced_us is None), key=lambda node: node.name)
+
+    @property
+    def failovers(self) -> list[NodeView]:
+        """Those that others have fenced, latest first. Who came back has fenced itself: that is none."""
+        fenced = [node for node in self.all if node.fenced_us is not None]
+        fenced = [node for node in fenced if node.fenced_by != node.name or node.runs]
+        return sorted(fenced, key=lambda node: node.fenced_us or 0, reverse=True)
+
+
+class ReadNodes(TableRequest[Nodes], frozen=True, kw_only=True):
     """The time, and all nodes, also those that were fenced lately."""
 
 

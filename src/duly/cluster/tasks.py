@@ -29,9 +29,11 @@ from duly.cluster.table import (
     Digest,
     Hasher,
     ListOutcome,
+    Nodes,
     PastRun,
     Put,
     PutOne,
+    ReadNodes,
     ReadRuns,
     ReadTasks,
     RemoveOne,
@@ -496,6 +498,9 @@ class ClusterTasks:
             with_output=True,
         )
         return [run_row(past, self._codec.scheduler_id) for past in await self.backend.link.do(request)]
+
+    async def nodes(self) -> Nodes:
+        return await self.backend.link.do(ReadNodes())
 
     async def end(self) -> None:
         """Write the last ends, and leave the cluster.

@@ -78,7 +78,7 @@ async def is_first(link: Link, node: Node, pause: Callable[[], Awaitable[bool]])
     """
     first_seen: dict[int, int] | None = None
     while True:
-        _, nodes = await link.do(ReadNodes())
+        nodes = (await link.do(ReadNodes())).all
         mine = next((each for each in nodes if each.node == node.id), None)
         if mine is None:
             return False

@@ -25,8 +25,10 @@ from duly.cluster.table import (
     Ask,
     Digest,
     ListOutcome,
+    Nodes,
     Pulse,
     Put,
+    ReadNodes,
     ReadTasks,
     StartUp,
     Switch,
@@ -330,6 +332,10 @@ class ClusterTimers:
     async def past_buckets(self, timers: Sequence[str], span: Span) -> list[RunBucket]:
         """Runs of all machines in the parts of *span*. Raises StoreError."""
         return await past_buckets(self._answering(), timers, span, self._ahead_us())
+
+    async def nodes(self) -> Nodes:
+        """All machines. Raises StoreError."""
+        return await self._answering().do(ReadNodes())
 
     def _answering(self) -> Link:
         """The connection to a database that answers heartbeats. Raises StoreError.

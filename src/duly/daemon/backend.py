@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from duly.cluster.table import Nodes
 from duly.config.schema import Config
 from duly.daemon import json_types, views
 from duly.events import Event
@@ -56,6 +57,10 @@ class ReadBackend(Protocol):
 
         On whatever machine, this one too. None if the timers are not shared.
         """
+        ...
+
+    async def nodes(self) -> Nodes | None:
+        """The machines that share the timers; None if none does, or the timers are off here."""
         ...
 
     def output(self, run_id: int, /) -> Tail | None: ...

@@ -17,6 +17,7 @@ from typing import TypeVar
 from duly import __version__
 from duly.background import first_done
 from duly.clock import Clock, pause, watchable
+from duly.cluster.table import Nodes
 from duly.config import Config, Service
 from duly.config.loading import load_to_run
 from duly.config.plan import changes, merged_config, settings_that_wait
@@ -434,6 +435,9 @@ class Daemon:
 
     async def past_buckets(self, timers: Sequence[str], span: Span) -> list[RunBucket] | None:
         return await self._timer_switch.past_buckets(timers, span)
+
+    async def nodes(self) -> Nodes | None:
+        return await self._timer_switch.nodes()
 
     def output(self, run_id: int) -> Tail | None:
         return self._supervisor.output_of(run_id)

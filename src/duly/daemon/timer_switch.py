@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from duly.clock import Watchable
+from duly.cluster.table import Nodes
 from duly.config.schema import Timer
 from duly.core.causes import Reason
 from duly.daemon.protocol import DISABLED, FAILED, OperationError
@@ -262,6 +263,13 @@ class TimerSwitch:
         if self._timers is None:
             raise OperationError(DISABLED, "timers are not at work on this machine")
         return await as_operation(self._timers.past_buckets(timers, span))
+
+    async def nodes(self) -> Nodes | None:
+        return (
+            None
+            if self._timers is None or self._sharing is None
+            else await as_operation(self._timers.nodes())
+        )
 
     def faults(self) -> list[str]:
         faults = {watchdog.fault for watchdog in self._watchdogs.values()} - {""}

@@ -102,7 +102,7 @@ class TaskBackend(Protocol):
     def remember_runs(self, limits: HistoryLimits, /) -> None:
         """Keep a history of runs, from the next `begin` on."""
 
-    async def past_runs(self, wanted: WantedTaskRuns) -> Sequence[RunRow]:
+    async def past_runs(self, wanted: WantedTaskRuns, /) -> Sequence[RunRow]:
         """Runs that have ended, newest first. Raises StoreError."""
         ...
 

@@ -211,6 +211,9 @@ class LocalTimers:
         """There is no database."""
         return
 
+    async def nodes(self) -> None:
+        return
+
     async def refresh(self) -> None:
         """Nothing to do: all is in memory."""
 
