@@ -47,3 +47,6 @@ async def send_now() -> dict[str, str]:
 @api.get("/jobs")
 async def show_jobs() -> dict[str, str]:
     return {task.name: task.schedule for task in await jobs.tasks()}
+
+
+api.mount("/dashboard", jobs.dashboard())

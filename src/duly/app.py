@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime, tzinfo
@@ -48,7 +48,7 @@ from duly.background import retrieve_outcome
 from duly.bodies import Run, current_run, surrounded
 from duly.clock import Clock
 from duly.cluster.store import ClusterStore
-from duly.cluster.tasks import place_of
+from duly.cluster.tasks import ClusterTasks, place_of
 from duly.core.entries import NewEntry, entry_text
 from duly.core.task import Task
 from duly.core.timing import in_words, parts_of
@@ -216,7 +216,7 @@ class App:
         if isinstance(store, str) and store.startswith("sqlite:///"):
             store = store.removeprefix("sqlite:///") or ":memory:"
         self._zone = zone_of("App(timezone=...)", timezone) or tzlocal.get_localzone()
-        place = place_of(store)
+        self._place = place = place_of(store)
         if callable(listeners):
             raise TypeError("App(listeners=...) needs a list of functions, such as [on_event]")
         self._scheduler = Scheduler(
@@ -461,6 +461,32 @@ class App:
             yield background
         finally:
             background._end()  # noqa: SLF001
+
+    def dashboard(
+        self, *, token: str | None = None, viewer_token: str | None = None, is_open: bool = False
+    ) -> Callable[..., Awaitable[None]]:
+        """The dashboard of this app, to be mounted: `api.mount("/jobs", jobs.dashboard(token=...))`.
+
+        It is an ASGI application, and needs `pip install 'duly[web]'`. Who has the *token* may act, and who
+        has the *viewer_token* may look. Without either it serves this machine alone; with *is_open* it serves
+        everybody who gets there, because the program around it has a login of its own.
+        """
+        from duly.web.embedded import EmbeddedApp, dashboard_of  # noqa: PLC0415 - not every user has starlette
+
+        place = self._place
+        controls = (self.cancel, self.pause, self.resume, self.remove)
+        shown = EmbeddedApp(
+            name=place.name,
+            path=place.path if isinstance(place, SQLiteStore) else None,
+            nodes=self._backend.nodes if isinstance(self._backend, ClusterTasks) else None,
+            zone=self._zone,
+            is_at_work=lambda: self._scheduler.state is SchedulerState.RUNNING or self._is_standing_by(),
+            keeper=self._backend,
+            tags_of=self._declarations.tags_of,
+            controls={"run": self.run_now, **{control.__name__: control for control in controls}},
+            announce=self._announce,
+        )
+        return dashboard_of(shown, token=token, viewer_token=viewer_token, is_open=is_open)
 
     # --- control ---
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds.web import EVIL, Served, World, far_run, served
+from tests.worlds.web import EVIL, Mounted, Served, World, far_run, nodes, served, served_app
 
 CHROMIUM = os.environ.get("DULY_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 FAR = f"depot-17.storage.example.com:4711{EVIL}"
@@ -54,6 +54,7 @@ def sight() -> Iterator[Served]:
     """A world that tests only look at; another machine has run one of its timers."""
     world = World()
     far_run(world, 5, "certificates", machine=FAR)
+    world.machines = nodes(FAR)
     with served(world) as found:
         yield found
 
@@ -69,6 +70,13 @@ def site() -> Iterator[Served]:
 def crowd() -> Iterator[Served]:
     """A world of 5,000 more services, each with a timer."""
     with served(World(5_000)) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+    """An App whose dashboard another program has mounted."""
+    with served_app(tmp_path_factory.mktemp("shop")) as found:
         yield found
 
 

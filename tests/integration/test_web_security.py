@@ -1,11 +1,15 @@
 """The security of the dashboard, row by row: whom a real server believes, and what it lets change."""
 
 import gzip
+from datetime import UTC
+from pathlib import Path
 
 import pytest
 
+from duly.clock import HostClock
 from duly.daemon.operations import OPERATIONS
 from duly.web.app import create_app
+from duly.web.task_store import TaskStore
 from tests.worlds.web_serving import (
     BACKUP,
     FORM,
@@ -291,10 +295,10 @@ def test_get_changes_nothing() -> None:
     assert site.backend.did == []
 
 
-def test_read_only_site() -> None:
+def test_read_only_site(tmp_path: Path) -> None:
     """A site that is only looked at refuses every action, of operators too."""
     site = FakeSite()
-    site.is_read_only = True
+    site.tasks = TaskStore(tmp_path / "state.db", site.live, zone=UTC, clock=HostClock())
     with serving(site=site) as served:
         reply = served.ask(*START, served.session(), BACKUP)
         assert (reply.status, reply.code) == (403, "read_only")

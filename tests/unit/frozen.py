@@ -47,7 +47,7 @@ from duly.store.history import Result
 from duly.store.schema import migrations
 from duly.timers.dues import Miss
 from duly.verify.trace import EVENTS, Header
-from duly.web.api import PREFIX, READ_ROUTES, STATUSES
+from duly.web.api import PREFIX, STATUSES, TASK_ROUTES
 from duly.web.security import LOGIN
 from tests.unit import test_cli_cluster as of_clusters
 from tests.unit import test_cli_offline as of_stores
@@ -324,7 +324,7 @@ def _addresses() -> Iterator[str]:
 def _answers() -> Iterator[str]:
     for name, operation in OPERATIONS.items():
         yield from _typed(name, get_type_hints(operation.function)["return"])
-    for reading in READ_ROUTES:
+    for reading in TASK_ROUTES:
         yield from _typed(f"{reading.name} (of a store)", reading.result)
     yield from _typed("logs, a piece", LogPiece)
 

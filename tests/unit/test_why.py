@@ -9,7 +9,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from duly.cli.task_memory import TaskMemory
 from duly.core.task import Task
 from duly.core.timetable import schedule_of
 from duly.verify.dues import Dues, face_at, instant_us
@@ -27,6 +26,7 @@ from duly.verify.reasons.chronicle import CauseKind, Chronicle, DueQuery, Ending
 from duly.verify.reasons.why import why, why_latest
 from duly.verify.trace import ClockStep, Fault, RunStart, Trace
 from duly.verify.worlds import UNREGISTERED, World
+from duly.web.task_memory import TaskMemory
 from tests.property.traces import encoded, random_trace
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -1,20 +1,27 @@
 """A site for tests of the dashboard: services, timers and runs by hand, behind a real server in a thread."""
 
 import asyncio
+import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
-from duly import Scheduler
+from duly import App, Scheduler, every
 from duly.clock import HostClock
+from duly.cluster.table import Nodes, NodeView
 from duly.config.schema import Calendar, Config, Invalid, Service, Settings, Timer, Warned
 from duly.daemon import views
 from duly.daemon.backend import PropertyVerdict, Reloaded
@@ -133,6 +140,7 @@ class World:
         self.unwatched = ""
         self.elsewhere: list[RemoteRun] = []
         """Runs in the database, newest first."""
+        self.machines: Nodes | None = None
         self.fault: OperationError | None = None
         """Why those cannot be asked for, if so."""
         self._last_id = 0
@@ -209,6 +217,12 @@ class World:
         ended = [row for row in await self.history.runs(limit=99_999) if row.ended_us is not None]
         copies = [msgspec.structs.replace(row, service=row.timer or "") for row in ended]
         return counted_runs([*self.elsewhere, *copies], set(timers), span)
+
+    async def nodes(self) -> Nodes | None:
+        """The machines that share its timers."""
+        if self.fault is not None:
+            raise self.fault
+        return self.machines
 
     def output(self, run_id: int, /) -> Tail | None:
         """The output of a run under way."""
@@ -358,6 +372,29 @@ def far_run(world: World, number: int, timer: str = "poll", **facts: Any) -> Rem
     )
     world.elsewhere = [msgspec.structs.replace(run, **facts)]
     return world.elsewhere[0]
+
+
+def nodes(far: str) -> Nodes:
+    """A machine, another one that runs something, a silent one, and one that was fenced."""
+    at_us = now_us()
+    here = NodeView(
+        node=1,
+        name="workshop:1",
+        beat=9,
+        lease_us=12_000_000,
+        version="9.9",
+        lag_us=4_000,
+        joined_us=at_us - 30 * HOUR_US,
+        seen_us=at_us - 1_000_000,
+        fenced_us=None,
+        fenced_by=None,
+        runs=[],
+    )
+    silent = here._replace(node=3, name="attic:3", seen_us=at_us - 20_000_000, runs=["backup"])
+    fenced = here._replace(
+        node=4, name="cellar:4", fenced_us=at_us - HOUR_US, fenced_by="workshop:1", runs=["certificates"]
+    )
+    return Nodes(at_us, [here, here._replace(node=2, name=far, runs=["poll", EVIL]), silent, fenced])
 
 
 def _past(began_us: int, until_us: int) -> Iterator[RunRow]:
@@ -575,7 +612,7 @@ def served_store(store: Path, trace: Path | None = None) -> Iterator[Served]:
         zone=ZoneInfo("Europe/Berlin"),
         clock=HostClock(),
         trace=trace,
-        answers=lambda task, _now_us: [("answered", f'"{task.name}" was due, and a run answered it.')],
+        answers=lambda task, _now_us, _at: [("answered", f'"{task.name}" was due, and a run answered it.')],
     )
     with served(store_site(store.name, tasks)) as found:
         watching = found.call(lambda: asyncio.get_running_loop().create_task(tasks.watch()))
@@ -587,3 +624,56 @@ def served_store(store: Path, trace: Path | None = None) -> Iterator[Served]:
             await tasks.close()
 
         found.do(over())
+
+
+class Mounted:
+    """An App in a program of its own loop, whose server has the dashboard at /jobs."""
+
+    def __init__(self, store: Path) -> None:
+        self._app = App(str(store), timezone="Europe/Berlin")
+        for name, body, options in (
+            ("send_mail", self._succeeds, {"tags": ["mail"]}),
+            ("import_prices", self._fails, {}),
+            ("old_report", self._succeeds, {"enabled": False}),
+        ):
+            self._app.declare(body, "0 4 1 1 *", name=name, **options)
+        self._app.kind(name="letter")(self._letter)
+        self.url = ""
+
+    async def _succeeds(self) -> None:
+        return
+
+    async def _fails(self) -> None:
+        raise ConnectionError("no such shop")
+
+    async def _letter(self, to: str) -> None:
+        assert to
+
+    async def serve(self, listening: socket.socket, started: "queue.Queue[Callable[[], None]]") -> None:
+        """Serve until what is put into *started* is called."""
+        async with self._app as app:
+            for name in ("send_mail", "import_prices", "import_prices"):
+                with suppress(ConnectionError):
+                    await (await app.run_now(name))
+            await app.add("letter-7", kind="letter", schedule=every("1h"), args={"to": "Ada"})
+        async with self._app:  # what ran is in the file now
+            api = Starlette(routes=[Mount("/jobs", self._app.dashboard())])
+            server = uvicorn.Server(uvicorn.Config(api, log_config=None, lifespan="off"))
+            started.put(partial(setattr, server, "should_exit", True))
+            await server.serve([listening])
+
+
+@contextmanager
+def served_app(folder: Path) -> Iterator[Mounted]:
+    """An App whose dashboard another program has mounted."""
+    found, started = Mounted(folder / "shop.db"), queue.Queue[Callable[[], None]]()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        found.url = f"http://127.0.0.1:{listening.getsockname()[1]}/jobs"
+        thread = threading.Thread(target=asyncio.run, args=(found.serve(listening, started),))
+        thread.start()
+        end = started.get(timeout=60)
+        try:
+            yield found
+        finally:
+            end()
+            thread.join(60)

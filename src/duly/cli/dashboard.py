@@ -9,7 +9,7 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Sequence
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,31 +96,35 @@ async def _serve(store: Path, trace: Path | None, zone: tzinfo, settings: "WebSe
         raise _failed(error.message) from error
 
 
-def _answering(trace: Path | None, zone: tzinfo) -> "Callable[[Task, Instant], Sequence[tuple[str, str]]]":
-    """What became of a task's latest dues: from the trace, or less precisely from the store."""
+def _answering(
+    trace: Path | None, zone: tzinfo
+) -> "Callable[[Task, Instant, datetime | None], Sequence[tuple[str, str]]]":
+    """What became of a task's latest dues, or of a minute: by the trace, or less precisely by the store."""
 
-    def answers(task: "Task", now_us: Instant) -> list[tuple[str, str]]:
-        found = _from_trace(trace, task.name) if trace is not None else None
+    def answers(task: "Task", now_us: Instant, at: datetime | None) -> list[tuple[str, str]]:
+        found = _from_trace(trace, task.name, at) if trace is not None else None
         if found is None:
-            from duly.cli.task_memory import TaskMemory  # noqa: PLC0415 - not for --help
+            from duly.web.task_memory import TaskMemory  # noqa: PLC0415 - not for --help
+            from duly.web.task_store import zone_of_task  # noqa: PLC0415
 
-            found = TaskMemory(task, zone, now_us).why_latest(_ANSWERS)
+            memory = TaskMemory(task, zone_of_task(task, zone), now_us)
+            found = [memory.why(at)] if at is not None else memory.why_latest(_ANSWERS)
         return [(str(answer.kind), answer.sentence) for answer in reversed(found)]
 
     return answers
 
 
-def _from_trace(trace: Path, name: str) -> list[Any] | None:
+def _from_trace(trace: Path, name: str, at: datetime | None) -> list[Any] | None:
     """The answers of a trace; None if it does not know the task, cannot be read, or is too long."""
     from duly.verify.reasons.answers import UnknownTaskError  # noqa: PLC0415 - not for --help
-    from duly.verify.reasons.why import why_latest  # noqa: PLC0415
+    from duly.verify.reasons.why import why, why_latest  # noqa: PLC0415
     from duly.verify.trace import Trace, TraceError  # noqa: PLC0415
 
     try:
         if trace.stat().st_size > _MOST_TRACE_BYTES:
             return None
         with trace.open("rb") as file:
-            return why_latest(Trace(file), name, _ANSWERS)
+            return why_latest(Trace(file), name, _ANSWERS) if at is None else [why(Trace(file), name, at)]
     except (OSError, TraceError, UnknownTaskError):
         return None  # the site says what is wrong with the file
 

@@ -16,7 +16,6 @@ import click
 from duly.cli.options import config_option, default_config, moment_of, refused_time, store_file, zone_called
 from duly.cli.output import CommandError, json_option, print_answer, times_are_those_of
 from duly.cli.proxy import DaemonProxy, socket_option
-from duly.cli.task_memory import TaskMemory
 from duly.cli.verify import Files, input_errors, opened
 from duly.clock import HostClock
 from duly.core.record import COLUMNS, task_from
@@ -32,6 +31,7 @@ from duly.verify.reasons.chronicle import MOST_COUNTED, TracedRun
 from duly.verify.reasons.why import why as why_in_trace
 from duly.verify.reasons.why import why_latest
 from duly.verify.trace import Trace, zone_of
+from duly.web.task_memory import TaskMemory
 
 _MOST_RUNS_SHOWN = 20
 _DEFAULT_TRACE, _DEFAULT_STORE = "trace.jsonl", "state.db"

@@ -36,13 +36,13 @@ from duly.daemon.protocol import (
     OperationError,
 )
 from duly.daemon.views import run_json
-from duly.errors import SchedulerError, StoreError
+from duly.errors import NoSuchTaskError, SchedulerError, StoreError
 from duly.instant import NEVER_US, SECOND_US, Instant, time_of
 from duly.store.history import RunRow
 from duly.web import api_docs, openapi
 from duly.web.live import TooManyError
-from duly.web.models import TaskEntry, task_entry
-from duly.web.openapi import ReadRoute
+from duly.web.models import NOUNS, TaskEntry, task_entry
+from duly.web.openapi import OtherRoute
 from duly.web.security import content_type, error_body, json_response, visitor
 from duly.web.site import READ_ONLY, Site
 from duly.web.task_store import TaskSnapshot, TaskStore
@@ -67,12 +67,12 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def routes(site: Site) -> list[BaseRoute]:
-    of_tasks = [] if site.tasks is None else _task_routes(site.tasks)
+    of_tasks = [] if site.tasks is None else _task_routes(site, site.tasks)
 
     # Made when somebody asks: it reads the source of a hundred types.
     @cache
     def document() -> bytes:
-        return openapi.document(OPERATIONS, READ_ROUTES if of_tasks else ())
+        return openapi.document(OPERATIONS, TASK_ROUTES if of_tasks else ())
 
     @cache
     def docs() -> bytes:
@@ -104,8 +104,30 @@ async def perform(site: Site, name: str, params: Mapping[str, Any], who: str) ->
     return await _perform(site, operation, params_for(operation, params), who)
 
 
+async def act(site: Site, name: str, target: str, who: str) -> int | None:
+    """Do something to a service, a timer or a task; the run that it began, if that is known.
+
+    Raises OperationError.
+    """
+    if site.tasks is None:
+        run: int | None = (await perform(site, name, {"id": target}, who)).run
+        return run
+    if site.act is None:
+        raise OperationError(READ_ONLY, "this site can only be looked at")
+    try:
+        await site.act(name, target, who)
+    except NoSuchTaskError as error:
+        raise OperationError(NOT_FOUND, error.message) from error
+    except StoreError as error:
+        raise OperationError(BUSY, error.message) from error
+    except (SchedulerError, RuntimeError) as error:
+        message = error.message if isinstance(error, SchedulerError) else str(error)
+        raise OperationError(FAILED, message) from error
+    return None
+
+
 async def _perform(site: Site, operation: Operation, params: Params, who: str) -> Any:
-    if site.is_read_only and not operation.is_read:
+    if site.tasks is not None and not operation.is_read:
         raise OperationError(READ_ONLY, "this site can only be looked at")
     try:
         return _public_result(await operation.function(site.backend, params, who))
@@ -379,15 +401,32 @@ class TaskDetailsJson(JsonStruct):
     faults: list[str]
 
 
-READ_ROUTES = (
-    ReadRoute("tasks", "/api/v1/tasks", "All tasks of the store.", TasksJson),
-    ReadRoute(
+class TaskDoneJson(JsonStruct):
+    """What was done to a task."""
+
+    task: str
+    done: str
+
+
+TASK_ROUTES = (
+    OtherRoute("tasks", "/api/v1/tasks", "All tasks of the store.", TasksJson),
+    OtherRoute(
         "task", "/api/v1/tasks/{name}", "One task, and why it ran or did not.", TaskDetailsJson, ("name",)
+    ),
+    *(
+        OtherRoute(word, f"/api/v1/tasks/{{name}}/{word}", summary, TaskDoneJson, ("name",), is_read=False)
+        for word, summary in (
+            ("run", "Run a task now, beside its schedule. The request survives a crash."),
+            ("cancel", "Cancel the run of a task: it has failed, and is not tried again."),
+            ("pause", "Let a task rest until it is resumed."),
+            ("resume", "Let a paused task go on."),
+            ("remove", "Remove an entry. Its runs stay in the history."),
+        )
     ),
 )
 
 
-def _task_routes(store: TaskStore) -> list[BaseRoute]:
+def _task_routes(site: Site, store: TaskStore) -> list[BaseRoute]:
     turn = asyncio.Lock()
     """Answers may have to be looked for in a long trace: by one at a time."""
 
@@ -409,14 +448,27 @@ def _task_routes(store: TaskStore) -> list[BaseRoute]:
             )
             return json_response(error_body(NOT_FOUND, message), 404)
         async with turn:
-            answers = await asyncio.to_thread(store.answers, found, now_us)
+            answers = await asyncio.to_thread(store.answers, found, now_us, None)
             runs = await asyncio.to_thread(store.runs_of, snapshot, name)
         details = task_details_json(snapshot, task_entry(found, now_us), now_us, store.zone, runs)
         details.answers = [AnswerJson(kind=kind, sentence=sentence) for kind, sentence in answers]
         return json_response(_encode(details))
 
+    async def acted(request: Request) -> Response:
+        name, word = request.path_params["name"], request.url.path.rpartition("/")[2]
+        try:
+            await act(site, word, name, visitor(request).who)
+        except OperationError as error:
+            return refusal(error)
+        return json_response(_encode(TaskDoneJson(task=name, done=word)))
+
     return [
         Route("/api/v1/tasks", _without_query(tasks), methods=["GET"]),
+        *(
+            Route(f"/api/v1/tasks/{{name:path}}/{word}", acted, methods=["POST"])
+            for word, noun in NOUNS.items()
+            if noun == "tasks"
+        ),
         Route("/api/v1/tasks/{name:path}", _without_query(task), methods=["GET"]),
     ]
 

@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -17,9 +18,10 @@ from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp
 
 from duly.daemon.protocol import NOT_FOUND
-from duly.web import api, pages
+from duly.web import api
 from duly.web.authentication import Authenticator, login_routes
 from duly.web.guard import Guard
+from duly.web.pages import Pages
 from duly.web.security import (
     HttpRefusal,
     IncomingRequest,
@@ -49,17 +51,20 @@ def create_app(
     # Browsers give a cookie to every port of a host: two daemons must not take each other's.
     digest = hashlib.blake2s(f"{site.name}\n{settings.listen}".encode(), digest_size=4).hexdigest()
     authenticator = Authenticator(settings, f"duly_{digest}", now_s, wall_s)
-    routes = [*api.routes(site), *_probes(site), *login_routes(authenticator), *pages.routes(site)]
-    handlers: dict[Any, Any] = {HTTPException: _error_response}
+    pages = Pages(site)
+    routes = [*api.routes(site), *_probes(site), *login_routes(authenticator), *pages.routes()]
+    handlers: dict[Any, Any] = {HTTPException: partial(_error_response, pages)}
     # Not a whole Starlette: it would answer what fails inside before the guard can.
     return Guard(ExceptionMiddleware(Router(routes, redirect_slashes=False), handlers), authenticator, now_s)
 
 
-def _error_response(request: Request, error: HTTPException) -> Response:
+async def _error_response(pages: Pages, request: Request, error: HTTPException) -> Response:
     incoming: IncomingRequest = request.state.incoming
     code, words = _WORDS.get(error.status_code, ("failed", "this did not work"))
     if incoming.is_api:
         return refusal_response(incoming, HttpRefusal(error.status_code, code, words), error.headers)
+    if error.status_code == 404 and incoming.is_page:
+        return await pages.not_found(request)
     return PlainTextResponse(f"{words}\n", error.status_code)
 
 

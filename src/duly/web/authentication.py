@@ -132,7 +132,9 @@ class Authenticator:
             # Nobody knows any more who has logged out: then everybody has to log in again.
             _logger.warning("all sessions end: %s cannot be read: %s", path, described(error))
             path, self._ended = None, EndedSessions(None, wall_s)
-        self._key = secrets.token_bytes(32) if path is None else _lasting_key(settings)
+        # An embedded site is served by all workers of its server, and each has to know the sessions.
+        is_lasting = path is not None or (settings.is_embedded and security.has_tokens(settings))
+        self._key = _lasting_key(settings) if is_lasting else secrets.token_bytes(32)
 
     # --- sessions ---
 

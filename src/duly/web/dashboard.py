@@ -81,7 +81,7 @@ class DaemonDashboard:
 
 
 def store_site(name: str, tasks: TaskStore) -> Site:
-    return Site(name, tasks, tasks.live, tasks, tasks.unready, tasks, is_read_only=True)
+    return Site(name, tasks, tasks.live, tasks, tasks.unready, tasks)
 
 
 async def serve_store(

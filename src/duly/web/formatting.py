@@ -72,6 +72,9 @@ TASKS: Mapping[str, Mark] = {
     "failing": Mark("bad", "bad", "failing"),
     "fine": Mark("good", "ok", "success"),
     "new": NO_RESULT,
+    "paused": Mark("calm", "wait", "paused"),
+    "disabled": Mark("calm", "off", "disabled"),
+    "waiting for its kind": Mark("warn", "wait", "waiting for its kind"),
 }
 
 VERDICTS: Mapping[str, Mark] = {
@@ -90,6 +93,11 @@ SLOTS: Mapping[str, Mark] = {
     "cleared": Mark("warn", "cut", "cleared"),
 }
 
+
+NODES: Mapping[str, Mark] = {
+    "living": Mark("good", "ok", "living"),
+    "silent": Mark("bad", "timeout", "silent"),
+}
 
 _MEANT_MISSES = frozenset({"disabled", "disabled-target"})
 

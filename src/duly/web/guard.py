@@ -11,6 +11,7 @@ disk with bad requests.
 import asyncio
 import gzip
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -45,6 +46,9 @@ _COMPRESSED = frozenset(
 )
 _LEAST_BYTES = 1_000
 _LEVEL = 5
+_ADDRESS = re.compile(
+    rb'(\s(?:href|action|src|data-(?:root|events|address|output|href|good|warn|bad))=")(?=/(?!/))'
+)
 _AGAIN = b'<!doctype html><title>duly</title><meta http-equiv="refresh" content="0"><p>One moment.'
 
 
@@ -64,9 +68,10 @@ class Guard:
             await send({"type": "websocket.close"})
         if scope["type"] != "http":
             return
+        root, scope = unmounted(scope)
         url_bytes = len(scope.get("raw_path") or b"") + len(scope["query_string"])
         incoming = security.incoming_request(scope["method"], scope["path"], url_bytes, scope["headers"])
-        outgoing = _Outgoing(send, incoming)
+        outgoing = _Outgoing(send, incoming, root)
         try:
             await self._serve(incoming, scope, receive, outgoing)
         except asyncio.CancelledError:
@@ -96,6 +101,10 @@ class Guard:
             await _refuse(incoming, refusal, scope, receive, outgoing)
             return
         peer = peer_of(scope, self._settings)
+        refusal = security.peer_refusal(peer, self._settings)
+        if refusal is not None:
+            await _refuse(incoming, refusal, scope, receive, outgoing)
+            return
         session = self._authenticator.session_of(incoming)
         if session is None and security.is_lost_link(incoming):
             await Response(_AGAIN, media_type="text/html")(scope, receive, outgoing)
@@ -209,14 +218,29 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return again
 
 
+def unmounted(scope: Scope) -> tuple[str, Scope]:
+    """Under which path the site is mounted, and the request as it were without."""
+    root = scope.get("root_path", "").rstrip("/")
+    if not root:
+        return "", scope
+    return root, {**scope, "path": scope["path"].removeprefix(root) or "/", "root_path": ""}
+
+
+def mounted(page: bytes, root: str) -> bytes:
+    """A page with its addresses below *root*. Only a template writes such an attribute: text is escaped."""
+    return _ADDRESS.sub(rb"\1" + quote(root).encode(), page)
+
+
 class _Outgoing:
     """The way out: every response gets the headers, and a cookie if there is one to set."""
 
-    def __init__(self, send: Send, incoming: IncomingRequest) -> None:
+    def __init__(self, send: Send, incoming: IncomingRequest, root: str) -> None:
         self._send = send
+        self._root = root
         self._takes_gzip = takes_gzip(incoming.headers.get("accept-encoding", ""))
         self._held: Message | None = None
         """The head of a response that may be compressed: its length is known when its body is there."""
+        self._is_rooted = False
         self.cookie: str | None = None
         self.status = 0
 
@@ -233,14 +257,23 @@ class _Outgoing:
             headers.setdefault("cache-control", "no-store")
             if self.cookie is not None:
                 headers.append("set-cookie", self.cookie)
+            if self._root and headers.get("location", "").startswith("/"):
+                headers["location"] = quote(self._root) + headers["location"]
             message = {**message, "headers": headers.raw}
-            if self._takes_gzip and headers.get("content-type", "").partition(";")[0] in _COMPRESSED:
+            kind = headers.get("content-type", "").partition(";")[0]
+            self._is_rooted = bool(self._root) and kind == "text/html"
+            if self._is_rooted or (self._takes_gzip and kind in _COMPRESSED):
                 self._held = message
                 return
         elif self._held is not None:
             head, self._held = self._held, None
             body = message.get("body", b"")
-            if not message.get("more_body", False) and len(body) >= _LEAST_BYTES:
+            if self._is_rooted:
+                body = mounted(body, self._root)
+                headers = MutableHeaders(raw=list(head["headers"]))
+                headers["content-length"] = str(len(body))
+                head, message = {**head, "headers": headers.raw}, {**message, "body": body}
+            if self._takes_gzip and not message.get("more_body", False) and len(body) >= _LEAST_BYTES:
                 headers = MutableHeaders(raw=list(head["headers"]))
                 if "content-encoding" not in headers:
                     # In a thread: the page of a large plan takes tens of milliseconds.

@@ -8,6 +8,7 @@ only the number of events. Of an event only the fields in `_SHOWN` are sent: no 
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
@@ -54,6 +55,7 @@ class Live:
         most_clients: int = MOST_CLIENTS,
         calm_s: float = CALM_S,
         longest_s: float = LONGEST_S,
+        stream_s: float = math.inf,
     ) -> None:
         self._boot = boot
         self._ring: deque[tuple[str, str, str, Mapping[str, Any]]] = deque(maxlen=ring)
@@ -68,6 +70,8 @@ class Live:
         self._joined: tuple[int, int, bytes] = (0, 0, b"")
         """From where to where, and these events as one message: for all readers at the same place."""
         self._most_clients = most_clients
+        self._stream_s = stream_s
+        """After so long a stream ends, with a word; a page that is still there asks for the next."""
         self.clients = 0
         """How many streams there are."""
         self._waiting: set[asyncio.Future[None]] = set()
@@ -159,12 +163,18 @@ class Live:
         news = b"" if number == self.last else self._news(number, is_brief=is_brief)
         # Nothing is awaited since the ring was read: no event is sent twice, and none is left out.
         number = self.last
-        yield b"retry: 2000\n\n" + self._greeting("hello" if news is not None else "reset")
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + self._stream_s
+        pause_ms = 2000 if self._stream_s == math.inf else 100
+        yield b"retry: %d\n\n" % pause_ms + self._greeting("hello" if news is not None else "reset")
         if news:
             yield news
         while not self._closed.is_set():
+            if loop.time() >= end_s:
+                yield self._greeting("bye")
+                return
             if number >= self._open:
-                await self._wait_for_news(heartbeat_s)
+                await self._wait_for_news(min(heartbeat_s, end_s - loop.time()))
                 # Woken by an event, by the time limit or by `close`.
                 if number >= self._open:
                     yield b": still here\n\n"

@@ -46,10 +46,32 @@ ACTIONS: Mapping[str, tuple[str, str, bool]] = {
     "trigger": ("Trigger", "Fire {id} now? Its target runs at once, beside its schedule.", False),
     "enable": ("Enable", "Enable {id}? It fires by its schedule again.", False),
     "disable": ("Disable", "Disable {id}? It does not fire until it is enabled again.", True),
+    "run": ("Run now", "Run {id} now? That is beside its schedule.", False),
+    "cancel": ("Cancel", "Cancel the run of {id}? It has failed then, and is not tried again.", True),
+    "pause": (
+        "Pause",
+        "Pause {id}? It rests until it is resumed; what is due meanwhile then runs once.",
+        True,
+    ),
+    "resume": ("Resume", "Resume {id}? It runs by its schedule again.", False),
+    "remove": ("Remove", "Remove the entry {id}? Its runs stay in the history.", True),
 }
 """By name: what is on the button, what is asked, and whether it takes something away."""
 
-UNDONE_BY: Mapping[str, str] = {"enable": "disable", "disable": "enable", "stop": "start"}
+NOUNS: Mapping[str, str] = {
+    **dict.fromkeys(("start", "stop"), "services"),
+    **dict.fromkeys(("trigger", "enable", "disable"), "timers"),
+    **dict.fromkeys(("run", "cancel", "pause", "resume", "remove"), "tasks"),
+}
+"""What each is done to."""
+
+UNDONE_BY: Mapping[str, str] = {
+    "enable": "disable",
+    "disable": "enable",
+    "stop": "start",
+    "pause": "resume",
+    "resume": "pause",
+}
 
 
 def action(name: str, id: str) -> Action:  # noqa: A002 (the word for it)
@@ -170,15 +192,19 @@ class TimerEntry(NamedTuple):
 
 
 class TaskEntry(NamedTuple):
-    """A task of an embedded scheduler, and what it counts as: running, failing, overdue, new or fine."""
+    """A task of an embedded scheduler, and what it counts as: a key of `formatting.TASKS`."""
 
     task: Task
     kind: str
     health: EntryState | None = None
+    tags: Sequence[str] = ()
 
     @property
     def actions(self) -> list[Action]:
-        return []
+        first = "cancel" if self.kind == "running" else "run"
+        rest = action("resume" if self.task.paused else "pause", self.id)
+        is_entry = self.task.entry is not None
+        return [action(first, self.id), rest, *([action("remove", self.id)] if is_entry else [])]
 
     @property
     def id(self) -> str:
@@ -190,7 +216,7 @@ class TaskEntry(NamedTuple):
 
     @property
     def text(self) -> str:
-        return self.task.name
+        return "\n".join((self.task.name, *self.tags))
 
     @property
     def last_us(self) -> Instant | None:
@@ -202,14 +228,16 @@ class TaskEntry(NamedTuple):
 
     @property
     def next_us(self) -> Instant | None:
-        """When it is due or tried again; in the past if it should have started."""
-        return _sooner(self.task.due_us, self.task.retry_at_us)
+        """When it is due or tried again; in the past if it should have started. None while it rests."""
+        return None if self.kind in RESTING else _sooner(self.task.due_us, self.task.retry_at_us)
 
     @property
     def cron_words(self) -> str:
         return in_words(self.task.schedule.text)
 
     def dues_after(self, now_us: Instant, until_us: Instant, most: int) -> list[Instant]:
+        if self.kind in RESTING:
+            return []
         return instants_after(partial(due_after, self.task), now_us, until_us, most)
 
 
@@ -222,6 +250,9 @@ def instants_after(
         found.append(at_us)
     return found
 
+
+RESTING = frozenset({"paused", "disabled", "waiting for its kind"})
+"""Tasks of these kinds do not run by their schedule."""
 
 AnyEntry = ServiceEntry | TimerEntry | TaskEntry
 E = TypeVar("E", bound=AnyEntry)
@@ -299,6 +330,10 @@ def entry_called(name: str, entries: Iterable[E]) -> E | None:
 def task_entry(task: Task, now_us: Instant) -> TaskEntry:
     if task.running_since_us is not None:
         return TaskEntry(task, "running")
+    if task.options.is_of_unknown_kind:
+        return TaskEntry(task, "waiting for its kind")
+    if task.paused or not task.options.enabled:
+        return TaskEntry(task, "paused" if task.paused else "disabled")
     if task.due_us < now_us - MINUTE_US:
         return TaskEntry(task, "overdue")
     if task.retry_at_us is not None or (task.last_failure_us or 0) > (task.last_success_us or 0):
@@ -379,7 +414,7 @@ TIMERS = Listing(
 )
 TASKS = Listing(
     "tasks",
-    ("failing", "overdue", "running", "fine", "new"),
+    ("failing", "overdue", "running", "fine", "new", *sorted(RESTING)),
     {**_SORTS, "failure": lambda entry: entry.task.last_failure_us},
 )
 

@@ -41,8 +41,8 @@ class Failed(msgspec.Struct):
     error: Failure
 
 
-class ReadRoute(NamedTuple):
-    """Something to GET that is no operation."""
+class OtherRoute(NamedTuple):
+    """Something to GET, or to POST, that is no operation."""
 
     name: str
     path: str
@@ -50,9 +50,10 @@ class ReadRoute(NamedTuple):
     result: type
     parts: tuple[str, ...] = ()
     """What stands in braces in its path."""
+    is_read: bool = True
 
 
-def document(operations: Mapping[str, Operation], routes: Sequence[ReadRoute] = ()) -> bytes:
+def document(operations: Mapping[str, Operation], routes: Sequence[OtherRoute] = ()) -> bytes:
     results = {name: get_type_hints(each.function)["return"] for name, each in operations.items()}
     results |= {each.name: each.result for each in routes}
     kinds_of = {  # a result may be of several types
@@ -76,7 +77,8 @@ def document(operations: Mapping[str, Operation], routes: Sequence[ReadRoute] = 
             paths[f"/api/v1/{name}/stream"] = _get(f"{name}_stream", as_it_comes, parameters, of)
     for route in routes:
         parts = [_parameter(part, {"type": "string"}, where="path", is_required=True) for part in route.parts]
-        paths[route.path] = _get(route.name, route.summary, parts, of, schema=of[route.name])
+        told = _get(route.name, route.summary, parts, of, schema=of[route.name])
+        paths[route.path] = told if route.is_read else {"post": told["get"]}
     paths["/api/v1/events"] = _get("events", _EVENTS, _EVENTS_PARAMETERS, of)
     return msgspec.json.encode({
         "openapi": "3.1.0",

@@ -22,11 +22,11 @@ from duly.config.schema import database_of
 from duly.core.causes import Reason
 from duly.daemon import health, views
 from duly.daemon.protocol import BUSY, DISABLED, NOT_FOUND, OperationError
+from duly.errors import StoreError
 from duly.formatting import counted
 from duly.instant import MINUTE_US, datetime_at, instant_of
 from duly.store.history import FAILURES, RunRow, RunSearch, Span
-from duly.web import formatting, models, timeline
-from duly.web.api import perform
+from duly.web import api, formatting, models, timeline
 from duly.web.daemon_source import DaemonSource, service_facts
 from duly.web.formatting import Mark, Moment
 from duly.web.overview import DAY_US, overview_of, plan_of, tone_of
@@ -69,19 +69,14 @@ _DONE = {
     "trigger": "Triggered {id}.",
     "enable": "Enabled {id}.",
     "disable": "Disabled {id}.",
+    "run": "Asked for a run of {id}.",
+    "cancel": "Cancelled the run of {id}.",
+    "pause": "Paused {id}.",
+    "resume": "Resumed {id}.",
+    "remove": "Removed {id}.",
 }
 
 PageGathering = Callable[[Request, Picture], Awaitable[Gathered]]
-
-
-def routes(site: Site) -> list[BaseRoute]:
-    pages = Pages(site)
-    return [
-        *pages.routes(),
-        Route(LOGIN, pages.log_in, methods=["GET"]),
-        Route("/static/{name:path}", _static),
-        Route("/favicon.ico", lambda _request: Response(status_code=204)),
-    ]
 
 
 async def _static(request: Request) -> Response:
@@ -112,7 +107,17 @@ class Pages:
             Route("/runs/{id:int}/output", self.output),
             self._route("/plan", self.plan),
             self._route("/verification", self.verification),
+            self._route("/machines", self.machines),
             Route("/api/v1/timeline", self.timeline, methods=["GET"]),
+            Route(LOGIN, self.log_in, methods=["GET"]),
+            Route("/static/{name:path}", _static),
+            Route("/favicon.ico", lambda _request: Response(status_code=204)),
+            Route("/act/rerun", self.ask_rerun, methods=["GET"]),
+            Route("/act/rerun", self.rerun, methods=["POST"]),
+            Route("/act/{name}", self.ask, methods=["GET"]),
+            Route("/act/{name}", self.act, methods=["POST"]),
+            Route("/act/{name}/{id:path}", self.ask, methods=["GET"]),
+            Route("/act/{name}/{id:path}", self.act, methods=["POST"]),
         ]
         if self._site.tasks is not None:
             found += [
@@ -127,12 +132,6 @@ class Pages:
                 self._route("/timers/{id:path}", partial(self.entry, "timers")),
                 self._route("/misses", self.misses),
                 self._route("/invalid", self.invalid),
-                Route("/act/rerun", self.ask_rerun, methods=["GET"]),
-                Route("/act/rerun", self.rerun, methods=["POST"]),
-                Route("/act/{name}", self.ask, methods=["GET"]),
-                Route("/act/{name}", self.act, methods=["POST"]),
-                Route("/act/{name}/{id:path}", self.ask, methods=["GET"]),
-                Route("/act/{name}/{id:path}", self.act, methods=["POST"]),
             ]
         return found
 
@@ -161,6 +160,7 @@ class Pages:
         if self._site.tasks is None:
             rows += [("/misses", "Misses")] if has_timers else []
             rows += [("/invalid", "Invalid")]
+        rows += [("/machines", "Machines")] if self._is_shared else []
         rows += [("/verification", "Verification")]
         violations = sum(one.count for one in self._site.observed.verification() or ())
         counts = {
@@ -177,6 +177,11 @@ class Pages:
             )
             for href, label in rows
         ]
+
+    @property
+    def _is_shared(self) -> bool:
+        tasks = self._site.tasks
+        return database_of(self._backend.config) is not None if tasks is None else tasks.is_shared
 
     def _can_act(self, request: Request) -> bool:
         return self._renderer.may_act(visitor(request))
@@ -197,6 +202,10 @@ class Pages:
         """Something was just changed: look at everything anew."""
         self._picture = None
         self._renderer.forget()
+
+    async def not_found(self, request: Request) -> Response:
+        message = "There is no page at this address."
+        return await self._renderer.once(request, message_page("Not found", message, "/", "Overview", 404))
 
     # --- what is looked at first ---
 
@@ -258,6 +267,16 @@ class Pages:
         worst = marks[0] if marks else formatting.VERDICTS["holds"]
         values = {"verdicts": verdicts, "overall": worst, "unwatched": observed.unwatched}
         return "verification.html", values, 200
+
+    async def machines(self, _request: Request, _picture: Picture) -> Gathered:
+        """Who shares the timers or tasks, as the database has it now."""
+        try:
+            nodes, fault = await self._backend.nodes(), None
+        except (OperationError, StoreError) as error:
+            nodes, fault = None, error.message
+        noun = "timers" if self._site.tasks is None else "tasks"
+        values = {"nodes": nodes, "fault": fault, "noun": noun, "marks": formatting.NODES}
+        return "machines.html", values, 200
 
     async def log_in(self, request: Request) -> Response:
         values = {
@@ -363,7 +382,7 @@ class Pages:
             "noun": self._nouns[0],
             "has_machines": database_of(self._backend.config) is not None or bool(asked.machine),
             "is_any_asked": bool(set(asked.fields) - {"sort", "dir", "page"}),
-            "can_rerun": self._site.tasks is None and asked.result == "failed" and self._can_act(request),
+            "can_rerun": asked.result == "failed" and self._can_act(request),
         }
         return "runs.html", values, 200
 
@@ -389,13 +408,15 @@ class Pages:
             texts = (self._source.output(before).text, self._source.output(row).text)
             difference = await asyncio.to_thread(compared, *texts)
         can_start = service is not None and service.enabled
+        if self._site.tasks is not None:
+            can_start = self._site.tasks.snapshot.task(row.service) is not None
         is_live = row.ended_us is None
         values = {
             "run": run_facts(row, picture.moment.now_us),
             "output": self._output(row, most=_OUTPUT_PREVIEW),
             "noun": self._nouns[0],
             "has_timers": len(picture.listings()) > 1,
-            "actions": [_run_action(row, is_live=is_live)] if can_start else [],
+            "actions": [self._run_action(row, is_live=is_live)] if can_start else [],
             "facts": [] if service is None else list(service_facts(service)),
             "around": around,
             "before": None if before is None else run_facts(before, picture.moment.now_us),
@@ -472,11 +493,11 @@ class Pages:
 
     async def ask(self, request: Request) -> Response:
         """Whether it is meant: for browsers without script."""
-        wanted = _wanted_action(request)
+        wanted = self._wanted_action(request)
         if not self._can_act(request):
             message = "Viewers may look, and change nothing."
             gathered = message_page("Not allowed", message, _home_of(wanted), "Back", 403)
-        elif _is_of_timers(wanted) and not self._backend.daemon_status().is_timer_switch_on:
+        elif models.NOUNS[wanted.name] == "timers" and not self._backend.daemon_status().is_timer_switch_on:
             gathered = self._timers_off()
         else:
             values = {"action": wanted, "csrf": visitor(request).csrf, "back": _home_of(wanted)}
@@ -484,11 +505,11 @@ class Pages:
         return await self._renderer.once(request, gathered)
 
     async def act(self, request: Request) -> Response:
-        wanted = _wanted_action(request)
+        wanted = self._wanted_action(request)
         who = visitor(request)
         is_script = "application/json" in request.headers.get("accept", "")
         try:
-            done = await perform(self._site, wanted.name, {"id": wanted.id}, who.who)
+            run = await api.act(self._site, wanted.name, wanted.id, who.who)
         except OperationError as refusal:
             status = _STATUSES.get(refusal.code, 409)
             if is_script:
@@ -499,7 +520,6 @@ class Pages:
         finally:
             self._forget()
         message = _DONE[wanted.name].format(id=formatting.visible(wanted.id))
-        run = done.run
         undo = models.UNDONE_BY.get(wanted.name)
         if is_script:
             answer: dict[str, Any] = {
@@ -510,6 +530,19 @@ class Pages:
             answer["undo_href"] = models.action(undo, wanted.id).href if undo else None
             return json_response(msgspec.json.encode(answer))
         return RedirectResponse(f"/runs/{run}" if run is not None else _home_of(wanted), 303)
+
+    def _wanted_action(self, request: Request) -> models.Action:
+        name = request.path_params["name"]
+        about = _name_in(request)
+        if models.NOUNS.get(name) not in self._nouns or not about:
+            raise HTTPException(404)
+        return models.action(name, about)
+
+    def _run_action(self, row: RunRow, *, is_live: bool) -> models.Action:
+        first, again = ("stop", "start") if self._site.tasks is None else ("cancel", "run")
+        if is_live:
+            return models.action(first, row.service)
+        return models.action(again, row.service)._replace(label="Run again")
 
     async def ask_rerun(self, request: Request) -> Response:
         """Whether it is meant that all failed jobs of a list run again."""
@@ -532,7 +565,7 @@ class Pages:
         who, refused = visitor(request).who, []
         for name in names:
             try:
-                await perform(self._site, "start", {"id": name}, who)
+                await api.act(self._site, "start" if self._site.tasks is None else "run", name, who)
             except OperationError as refusal:
                 if refusal.code == READ_ONLY:
                     raise HTTPException(403) from refusal
@@ -550,13 +583,12 @@ class Pages:
         picture = await self._look(zone_asked(request))
         asked = runs_query(request.query_params, picture.moment.zone)._replace(result="failed", page=1)
         found = await self._source.runs(asked.search(picture.moment.now_us))
-        entries = await asyncio.to_thread(picture.entries, "services")
+        entries = await asyncio.to_thread(picture.entries, self._nouns[0])
         failing = {
             entry.id
             for entry in entries
             if entry.kind in {health.FAILING, health.NEVER_SUCCEEDED, "failed"}
-            and isinstance(entry, models.ServiceEntry)
-            and entry.is_job
+            and (entry.is_job if isinstance(entry, models.ServiceEntry) else True)
         }
         return asked, list(dict.fromkeys(row.service for row in found.rows if row.service in failing))
 
@@ -590,12 +622,6 @@ def _face_of(at: datetime | None, zone: tzinfo) -> str:
     return f"{face:%Y-%m-%dT%H:%M}"
 
 
-def _run_action(row: RunRow, *, is_live: bool) -> models.Action:
-    if is_live:
-        return models.action("stop", row.service)
-    return models.action("start", row.service)._replace(label="Run again")
-
-
 _STATUS_WORDS = {
     "starting": "starting up",
     "stopping": "stopping",
@@ -608,14 +634,6 @@ def _unknown(kind: str, name: str) -> Gathered:
     return message_page("Not found", f"There is no {kind} {name[:200]}.", f"/{kind}s", f"All {kind}s", 404)
 
 
-def _wanted_action(request: Request) -> models.Action:
-    name = request.path_params["name"]
-    about = _name_in(request)
-    if name not in models.ACTIONS or not about:
-        raise HTTPException(404)
-    return models.action(name, about)
-
-
 def _name_in(request: Request) -> str:
     """Of what an address is: in its path, or where that cannot be, in its query (`formatting.address`)."""
     name: str = request.path_params.get("id", request.query_params.get("id", ""))
@@ -623,8 +641,4 @@ def _name_in(request: Request) -> str:
 
 
 def _home_of(wanted: models.Action) -> str:
-    return formatting.address("timers" if _is_of_timers(wanted) else "services", wanted.id)
-
-
-def _is_of_timers(wanted: models.Action) -> bool:
-    return wanted.name not in {"start", "stop"}
+    return formatting.address(models.NOUNS[wanted.name], wanted.id)

@@ -159,6 +159,9 @@ def _shape_refusal(incoming: IncomingRequest, settings: WebSettings) -> HttpRefu
 
 def host_refusal(incoming: IncomingRequest, settings: WebSettings) -> HttpRefusal | None:
     """Why a request for a host that is not ours is refused: its page may be one of an attacker's."""
+    # Behind a token or another login, that page gets no further than a stranger does.
+    if settings.is_embedded and (settings.is_open or has_tokens(settings)):
+        return None
     given = incoming.headers.get("host")
     if not given:
         return HttpRefusal(400, "bad_request", "the header host is missing")
@@ -170,6 +173,21 @@ def host_refusal(incoming: IncomingRequest, settings: WebSettings) -> HttpRefusa
         "host_refused",
         "this host name is not one of ours; if it is meant to be, add it to allowed_hosts under [dashboard]",
     )
+
+
+def peer_refusal(peer: str, settings: WebSettings) -> HttpRefusal | None:
+    """Why somebody on another machine is not let in: another program listens, and there is no login."""
+    if not settings.is_embedded or settings.is_open or has_tokens(settings) or _is_loopback(peer):
+        return None
+    remedy = "give App.dashboard a token; or is_open=True, if the program around it lets nobody in unasked"
+    return HttpRefusal(403, "peer_refused", f"without a token this is for this machine alone; {remedy}")
+
+
+def _is_loopback(peer: str) -> bool:
+    try:
+        return ip_address(peer).is_loopback
+    except ValueError:
+        return False
 
 
 def host_name(given: str) -> str | None:

@@ -56,6 +56,10 @@ class WebSettings:
     allowed_hosts: tuple[str, ...] = ()
     trusted_proxies: tuple[Network, ...] = ()
     """Whose word of where a request came from is taken (X-Forwarded-For)."""
+    is_embedded: bool = False
+    """Whether another program serves it, under a path of its own (`embedded`)."""
+    is_open: bool = False
+    """Whether everybody who gets here may act: that program has a login of its own."""
     sessions_path: Path | None = field(default=None, repr=False)
     """Where to remember what was logged out of; without it all sessions end with the process."""
     limits: WebLimits = WebLimits()
@@ -126,17 +130,18 @@ def token_in(path: Path) -> str:
             raise WebRefusedError(f"others may read the token file {path} (mode {mode:04o}); chmod 600 it")
         if status.st_uid not in {0, os.geteuid()}:
             raise WebRefusedError(f"the token file {path} belongs to another user")
-        return _usable(os.read(descriptor, _LONGEST_TOKEN + 2), f"the token file {path}")
+        return usable_token(os.read(descriptor, _LONGEST_TOKEN + 2), f"the token file {path}")
     finally:
         os.close(descriptor)
 
 
 def _from_environment(environ: MutableMapping[str, str], name: str) -> str | None:
     value = environ.pop(name, None)
-    return None if value is None else _usable(os.fsencode(value), name)
+    return None if value is None else usable_token(os.fsencode(value), name)
 
 
-def _usable(read: bytes, where: str) -> str:
+def usable_token(read: bytes, where: str) -> str:
+    """The token in some bytes. Raises WebRefusedError."""
     token = read.strip()
     if not token:
         raise WebRefusedError(f"{where} holds no token")

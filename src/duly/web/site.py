@@ -3,7 +3,7 @@
 Pages, API and probes know a `Site` and nothing else of where it comes from.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from duly.daemon.backend import Observed, ReadBackend
@@ -29,5 +29,10 @@ class Site:
     """Why it cannot be relied on at this moment, in a few words; None if it can."""
     tasks: TaskStore | None = None
     """The tasks of an embedded scheduler: these are shown instead of services, timers and runs."""
-    is_read_only: bool = False
-    """Whether nothing can be changed here, by nobody."""
+    act: Callable[[str, str, str], Awaitable[None]] | None = None
+    """Does something to one of those tasks: what, to which, and who asks for it."""
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether nothing can be changed here, by nobody."""
+        return self.tasks is not None and self.act is None

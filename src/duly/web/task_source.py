@@ -6,16 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from functools import cached_property
 
+import msgspec
+
+from duly.core.entries import entry_text
+from duly.core.task import Task
+from duly.daemon import health
+from duly.daemon.health import EntryState
 from duly.daemon.remote import RunList
-from duly.instant import NEVER_US, Instant
+from duly.instant import MINUTE_US, NEVER_US, Instant, instant_of
 from duly.store.history import MissGroup, RemoteRun, RunBucket, RunRow, RunSearch, Span, line_times
+from duly.store.past import Past
 from duly.web import formatting, models
 from duly.web.daemon_source import run_tiles
 from duly.web.formatting import Mark, Moment
 from duly.web.source import Alarm, Buckets, ComingDue, Details, DueAnswer, Fact, Lane, Output, Picture, Tile
-from duly.web.task_store import TaskStore
+from duly.web.task_store import TaskStore, zone_of_task
 
 _DUES_SHOWN = 10
+_SEARCHED = 100
+"""Runs after a due of which one may answer it."""
 _NO_HISTORY = (
     "The store of a Scheduler keeps only the latest run of a task. An App keeps its history; or record a "
     "trace, and give it with --trace."
@@ -27,6 +36,7 @@ class TaskPicture:
 
     def __init__(self, store: TaskStore, zone: tzinfo | None) -> None:
         self.snapshot = store.snapshot
+        self.absence = store.absence
         self.zone = store.zone
         self.moment = Moment(store.now_us, zone or store.zone, is_chosen=zone is not None)
 
@@ -38,11 +48,20 @@ class TaskPicture:
 
     @cached_property
     def _entries(self) -> list[models.TaskEntry]:
-        return [models.task_entry(task, self.moment.now_us) for task in self.snapshot.tasks]
+        return [self._entry(task) for task in self.snapshot.tasks]
+
+    def _entry(self, task: Task) -> models.TaskEntry:
+        entry = models.task_entry(task, self.moment.now_us)._replace(
+            tags=self.snapshot.tags.get(task.name, ())
+        )
+        if entry.kind != health.FAILING:
+            return entry
+        since_us, text = task.last_failure_us, self.snapshot.failing_text(task.name)
+        return entry._replace(health=EntryState(health.FAILING, "task", task.name, since_us, text))
 
     def alarms(self) -> list[Alarm]:
-        failing = {f"the last run of {entry.id} failed": entry.id for entry in self._entries}
-        found = []
+        failing = {entry.health.message: entry.id for entry in self._entries if entry.health is not None}
+        found = [Alarm(self.absence)] if self.absence else []
         for reason in self.snapshot.reasons(self.moment.now_us):
             name = failing.get(reason)
             href = "/tasks?only=overdue" if name is None else formatting.address("tasks", name)
@@ -51,13 +70,17 @@ class TaskPicture:
 
     def lanes(self) -> list[Lane]:
         ordered = sorted(self._entries, key=lambda entry: models.rank(entry.kind))
-        return [Lane(entry.id, "tasks", entry.mark) for entry in ordered]
+        pasts, unknown = self.snapshot.pasts, Past()
+        return [
+            Lane(entry.id, "tasks", entry.mark, lengths_us=pasts.get(entry.id, unknown).lengths_us)
+            for entry in ordered
+        ]
 
     def dues(self, lane: str, span: Span, most: int) -> list[Instant]:
         entry = models.entry_called(lane, self._entries)
         if entry is None:
             return []
-        retry = [] if entry.retry_at_us is None else [entry.retry_at_us]
+        retry = [] if entry.retry_at_us is None or entry.kind in models.RESTING else [entry.retry_at_us]
         ahead = entry.dues_after(max(span.from_us, self.moment.now_us), span.to_us, most)
         return sorted({*ahead, *(at_us for at_us in retry if span.from_us <= at_us <= span.to_us)})
 
@@ -89,7 +112,7 @@ class TaskSource:
     async def run(self, number: int, _machine: str | None) -> RunRow | None:
         if self._store.snapshot.has_history:
             return await self._store.ask(lambda reader: reader.run(number))
-        return next((row for row in self._store.snapshot.latest if row.id == number), None)
+        return await self._store.run(number)
 
     async def results(self, since_us: Instant) -> Mapping[str | None, int]:
         if self._store.snapshot.has_history:
@@ -105,33 +128,49 @@ class TaskSource:
     async def misses(self, _since_us: Instant) -> Sequence[MissGroup]:
         return []
 
-    async def details(self, picture: Picture, entry: models.AnyEntry, _at: datetime | None) -> Details:
+    async def details(self, picture: Picture, entry: models.AnyEntry, at: datetime | None) -> Details:
         assert isinstance(picture, TaskPicture)
         assert isinstance(entry, models.TaskEntry)
-        return await asyncio.to_thread(self._details, picture, entry)
+        answering = None if at is None else await self._run_due(picture, entry, at)
+        return await asyncio.to_thread(self._details, picture, entry, at, answering)
 
-    def _details(self, picture: TaskPicture, entry: models.TaskEntry) -> Details:
+    async def _run_due(self, picture: TaskPicture, entry: models.TaskEntry, at: datetime) -> RunRow | None:
+        """The run in the history that answered what was due in a minute."""
+        zone = zone_of_task(entry.task, picture.zone)
+        at_us = instant_of(at if at.tzinfo is not None else at.replace(tzinfo=zone))
+        minute_us = at_us - at_us % MINUTE_US
+        wanted = RunSearch(service=entry.id, since_us=minute_us, is_down=False, limit=_SEARCHED)
+        rows = (await self.runs(wanted)).rows
+        return next((row for row in rows if 0 <= (row.scheduled_us or 0) - minute_us < MINUTE_US), None)
+
+    def _details(
+        self, picture: TaskPicture, entry: models.TaskEntry, at: datetime | None, answering: RunRow | None
+    ) -> Details:
         """In a thread: what became of its latest dues may have to be looked for in a long trace."""
         task, moment = entry.task, picture.moment
+        zone = zone_of_task(task, picture.zone)
         dues = [ComingDue(at_us) for at_us in entry.dues_after(moment.now_us, NEVER_US, _DUES_SHOWN)]
         if task.retry_at_us is not None:
-            dues = [ComingDue(task.retry_at_us, f"retry {task.retry_count + 1}"), *dues]
+            dues = sorted([ComingDue(task.retry_at_us, f"retry {task.retry_count + 1}"), *dues])
         facts = [
             Fact("cron", task.schedule.text, is_code=True),
-            Fact("time zone", str(picture.zone)),
+            Fact("time zone", str(zone)),
             Fact("retry after", formatting.length(task.retry_delay_us) if task.retry_delay_us else "at once"),
             Fact("retries so far", str(task.retry_count)),
         ]
+        facts += [Fact("tags", ", ".join(entry.tags))] if entry.tags else []
+        if task.entry is not None:
+            told = entry_text(task.entry)
+            arguments = msgspec.json.encode(told.args).decode()
+            facts += [Fact("entry of", told.kind), Fact("arguments", arguments, is_code=True)]
         facts += [Fact("scheduler", task.scheduler_id, is_code=True)] if task.scheduler_id else []
         return Details(
             entry.cron_words,
-            picture.zone,
+            zone,
             dues=dues,
-            no_dues="It is never due again.",
-            answers=[
-                DueAnswer(formatting.SLOTS.get(kind, Mark("calm", "none", kind)), sentence)
-                for kind, sentence in self._store.answers(task, moment.now_us)
-            ],
+            no_dues=f"It is {entry.kind}." if entry.kind in models.RESTING else "It is never due again.",
+            answers=[_answer(*each) for each in self._store.answers(task, moment.now_us, None)],
+            asked=None if at is None else self._asked(task, moment, at, answering),
             facts=facts,
             times=(
                 ("last start", task.last_attempt_us),
@@ -142,8 +181,22 @@ class TaskSource:
             note="" if picture.snapshot.has_trace or picture.snapshot.has_history else _NO_HISTORY,
         )
 
+    def _asked(self, task: Task, moment: Moment, at: datetime, answering: RunRow | None) -> DueAnswer | None:
+        if answering is None:
+            return next((_answer(*each) for each in self._store.answers(task, moment.now_us, at)), None)
+        zone = zone_of_task(task, self._store.zone)
+        due, begun = (moment.clock(at_us, zone) for at_us in (answering.scheduled_us, answering.started_us))
+        sentence = (
+            f'"{task.name}" was due at {due}. The run that began at {begun} answered it: {answering.result}.'
+        )
+        return _answer("answered", sentence)._replace(run=answering)
+
     def output(self, row: RunRow) -> Output:
         return Output(row.output, row.output_lost, line_times(row))
+
+
+def _answer(kind: str, sentence: str) -> DueAnswer:
+    return DueAnswer(formatting.SLOTS.get(kind, Mark("calm", "none", kind.replace("-", " "))), sentence)
 
 
 def counted_runs(rows: Iterable[RunRow], names: set[str], span: Span) -> list[RunBucket]:

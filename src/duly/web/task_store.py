@@ -12,10 +12,10 @@ number of tasks, not on how long they have run.
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import tzinfo
+from dataclasses import dataclass, field, replace
+from datetime import datetime, tzinfo
 from io import BufferedReader
 from pathlib import Path
 from typing import TypeVar
@@ -24,10 +24,12 @@ import msgspec
 
 from duly import __version__
 from duly.clock import Clock
+from duly.cluster.table import Nodes
 from duly.config.schema import Config
 from duly.core.record import COLUMNS, Record, task_from
 from duly.core.task import Task
 from duly.core.timetable import Timetables
+from duly.core.timing import parts_of
 from duly.daemon import views
 from duly.daemon.backend import Exposition, PropertyVerdict
 from duly.errors import StoreError, TaskTryDeserializeError
@@ -43,6 +45,7 @@ from duly.store.history import (
     WantedTaskRuns,
 )
 from duly.store.memory import MemoryDatabase
+from duly.store.past import Past
 from duly.store.reading import read
 from duly.verify.judge import Judge
 from duly.verify.properties import PROPERTIES
@@ -58,8 +61,8 @@ _KEPT_PER_TASK = 60
 _KEPT = 5_000
 _LATEST = WantedTaskRuns(limit=_KEPT, with_output=False)
 
-DueAnswers = Callable[[Task, Instant], Sequence[tuple[str, str]]]
-"""What became of a task's latest dues, newest first: a word and a sentence for each."""
+DueAnswers = Callable[[Task, Instant, datetime | None], Sequence[tuple[str, str]]]
+"""What became of a task's latest dues, newest first, or of one minute: a word and a sentence for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,9 @@ class TaskSnapshot:
     has_trace: bool = False
     has_history: bool = False
     """Whether the store has the runs of its tasks (`TaskStore.runs_of`)."""
+    pasts: Mapping[str, Past] = field(default_factory=dict)
+    """Of tasks with a history: the streak of failures, and how long runs took."""
+    tags: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def task(self, name: str) -> Task | None:
         return next((task for task in self.tasks if task.name == name), None)
@@ -92,12 +98,21 @@ class TaskSnapshot:
             if one.verdict == "violated"
         ]
         entries = [task_entry(task, now_us) for task in self.tasks]
-        reasons += [f"the last run of {entry.id} failed" for entry in entries if entry.kind == "failing"]
+        reasons += [self.failing_text(entry.id) for entry in entries if entry.kind == "failing"]
         overdue = [entry.id for entry in entries if entry.kind == "overdue"]
         if overdue:
             names = overdue[0] if len(overdue) == 1 else f"{overdue[0]} and {len(overdue) - 1:,} more"
-            reasons.append(f"{names} should have started by now: is the scheduler running?")
+            # What a program disables is not in its store.
+            reasons.append(f"{names} should have started by now: is the scheduler running, with that task?")
         return reasons
+
+    def failing_text(self, name: str) -> str:
+        past = self.pasts.get(name, Past())
+        why = f": {past.why}" if past.why else ""
+        if past.failed < 2:
+            return f"the last run of {name} failed{why}"
+        never = "" if past.last_success_us else "; none that is known succeeded"
+        return f"the last {past.failed:,} runs of {name} failed{why}{never}"
 
 
 class TaskStore:
@@ -105,6 +120,8 @@ class TaskStore:
 
     metrics: Exposition | None = None
     unwatched = ""
+    is_shared = False
+    """Whether nodes on several machines may have the tasks."""
 
     def __init__(
         self,
@@ -114,7 +131,7 @@ class TaskStore:
         zone: tzinfo,
         clock: Clock,
         trace: Path | None = None,
-        answers: DueAnswers = lambda _task, _now_us: (),
+        answers: DueAnswers = lambda _task, _now_us, _at: (),
     ) -> None:
         self.live = live
         self.zone = zone
@@ -136,6 +153,11 @@ class TaskStore:
     @property
     def now_us(self) -> Instant:
         return instant_of(self._clock.now())
+
+    @property
+    def absence(self) -> str:
+        """Why nothing can run now, if that is known."""
+        return ""
 
     # --- what operations read (ReadBackend): no services, no timers, no output ---
 
@@ -197,6 +219,10 @@ class TaskStore:
         """What *query* finds in the store. Raises StoreError."""
         return await asyncio.to_thread(read, self._store, query)
 
+    async def nodes(self) -> Nodes | None:
+        """None: a file belongs to one scheduler."""
+        return None
+
     def runs_of(self, snapshot: TaskSnapshot, name: str) -> Sequence[RunRow]:
         """The latest runs of a task, newest first. Blocks."""
         if snapshot.has_history:
@@ -213,10 +239,18 @@ class TaskStore:
     async def watch(self) -> None:
         """Look at the files, now and while somebody looks at us, until cancelled."""
         while True:
-            if self.live.clients or self._is_wanted or self._stamp is None:
+            await self.watch_while_wanted()
+
+    async def watch_while_wanted(self) -> None:
+        """Look once, and then once a second for as long as somebody looks at us."""
+        self._is_wanted = self._is_wanted or self._stamp is None
+        while True:
+            if self.live.clients or self._is_wanted:
                 self._is_wanted = False
                 await self.look()
             await asyncio.sleep(_LOOK_S)  # noqa: TID251 (files change by the host's time)
+            if not self.live.clients and not self._is_wanted:
+                return
 
     async def look(self) -> None:
         """Read the files if they have changed, and tell that they have."""
@@ -228,7 +262,14 @@ class TaskStore:
                 return
             self.snapshot = await asyncio.to_thread(self._read)
             self._stamp = stamp
+        self._publish_change()
+
+    def _publish_change(self) -> None:
         self.live.publish("StoreChanged", self._clock.now().isoformat(), {})
+
+    async def run(self, number: int) -> RunRow | None:
+        """One run with its output, of those that are known without asking the store."""
+        return next((row for row in self.snapshot.latest if row.id == number), None)
 
     async def close(self) -> None:
         async with self._turn:
@@ -251,12 +292,8 @@ class TaskStore:
             faults.append(error.message)
         trace = self._trace
         if trace is None:
-            runs = {task.name: [row] for task in tasks if (row := last_run(task)) is not None}
-            rows = [row for of_task in runs.values() for row in of_task]
-            if history:
-                rows = [*history, *(row for row in rows if row.ended_us is None)]
-            latest = sorted(rows, key=lambda row: -row.started_us)
-            return TaskSnapshot(tasks, damaged, tuple(faults), runs, latest, has_history=bool(history))
+            found = snapshot_of(tasks, history)
+            return replace(found, damaged=damaged, faults=tuple(faults), has_history=bool(history))
         trace.look()
         faults += [trace.fault] if trace.fault is not None else []
         runs = {name: list(reversed(rows)) for name, rows in trace.of_task.items()}
@@ -265,6 +302,7 @@ class TaskStore:
             *(tasks, damaged, tuple(faults), runs, latest, trace.verdicts()),
             has_trace=True,
             has_history=bool(history),
+            pasts=pasts_of(history or reversed(trace.latest)),
         )
 
     def _tasks(self, records: Sequence[Record]) -> tuple[list[Task], dict[str, str]]:
@@ -276,6 +314,33 @@ class TaskStore:
                 damaged[str(record[COLUMNS.index("name")])] = error.message
         self._schedules.keep({task.schedule.text for task in tasks})
         return tasks, damaged
+
+
+def zone_of_task(task: Task, zone: tzinfo) -> tzinfo:
+    """The zone of its schedule; that of the scheduler if it has none of its own."""
+    return parts_of(task.schedule.text).zone or zone
+
+
+def snapshot_of(tasks: Sequence[Task], history: Sequence[RunRow]) -> TaskSnapshot:
+    """The tasks with their runs, which come newest first; without any, with what each task remembers."""
+    runs = {task.name: [row] for task in tasks if (row := last_run(task)) is not None}
+    rows = [row for of_task in runs.values() for row in of_task]
+    if history:
+        rows = [*history, *(row for row in rows if row.ended_us is None)]
+    latest = sorted(rows, key=lambda row: -row.started_us)
+    return TaskSnapshot(tasks, runs=runs, latest=latest, pasts=pasts_of(history))
+
+
+def pasts_of(rows: Iterable[RunRow]) -> dict[str, Past]:
+    """What runs that come newest first say of their tasks."""
+    pasts: dict[str, Past] = {}
+    for row in reversed([*rows]):
+        before = pasts.get(row.service, Past())
+        past = before.after(row)
+        # Its own words or none: that it failed is said anyway.
+        is_failure = past.failed > before.failed
+        pasts[row.service] = msgspec.structs.replace(past, why=row.message) if is_failure else past
+    return pasts
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:

@@ -9,6 +9,8 @@ const nav = document.getElementById("nav");
 const banner = document.getElementById("banner");
 const link = document.getElementById("link");
 const toasts = document.getElementById("toasts");
+// Under which path the site is mounted; empty for one of its own.
+const root_path = document.body.dataset.root.slice(0, -1);
 let csrf = document.querySelector('meta[name="duly-csrf"]')?.content ?? "";
 let ahead_ms = Number(content.dataset.now) / 1000 - Date.now();
 
@@ -189,6 +191,7 @@ function adapt(one, other) {
 // --- the stream of events ---
 
 let stream = null;
+let is_leaving = false;
 let lost_since = 0;
 
 function listen() {
@@ -197,11 +200,14 @@ function listen() {
   stream = new EventSource(address);
   stream.addEventListener("hello", (event) => greeted(event));
   stream.addEventListener("reset", (event) => greeted(event));
+  // A stream may be short: another one is asked for at once, and nothing is lost.
+  stream.addEventListener("bye", (event) => { heard = event.lastEventId; is_leaving = true; });
   stream.addEventListener("message", (event) => {
     heard = event.lastEventId;
     refresh_soon();
   });
   stream.addEventListener("error", () => {
+    if (is_leaving) { is_leaving = false; return; }
     if (!lost_since) lost_since = Date.now();
     say_lost();
     // A browser gives up for good when it was answered with an error; then it is ours to try again.
@@ -215,6 +221,7 @@ function listen() {
 
 function greeted(event) {
   const was_lost = lost_since !== 0;
+  const is_next = !was_lost && event.type === "hello" && heard !== "" && link.className === "link on";
   lost_since = 0;
   heard = event.lastEventId;
   banner.hidden = true;
@@ -225,7 +232,7 @@ function greeted(event) {
     etag = "";
     renew_session();
   }
-  refresh_soon();
+  if (!is_next) refresh_soon();
 }
 
 function say_lost() {
@@ -241,7 +248,7 @@ function say_old(words) {
 
 async function renew_session() {
   try {
-    const answer = await fetch("/api/v1/session", { cache: "no-store" });
+    const answer = await fetch(`${root_path}/api/v1/session`, { cache: "no-store" });
     if (answer.ok) csrf = (await answer.json()).csrf;
     else if (answer.status === 401) location.reload();
   } catch {
@@ -350,7 +357,7 @@ function toast(message, { run = null, undo = null, is_bad = false } = {}) {
   box.append(text);
   if (run !== null) {
     const more = document.createElement("a");
-    more.href = `/runs/${run}`;
+    more.href = `${root_path}/runs/${run}`;
     more.textContent = `Run ${run}`;
     box.append(more);
   }
@@ -358,7 +365,7 @@ function toast(message, { run = null, undo = null, is_bad = false } = {}) {
     const back = document.createElement("button");
     back.type = "button";
     back.textContent = "Undo";
-    back.addEventListener("click", () => { box.remove(); act(undo); });
+    back.addEventListener("click", () => { box.remove(); act(root_path + undo); });
     box.append(back);
   }
   toasts.append(box);
@@ -407,7 +414,7 @@ document.addEventListener("keydown", (event) => {
   if (event.target.closest?.("input, select, textarea, dialog[open]")) return;
   if (is_going) {
     is_going = false;
-    const going = event.key === "o" ? "/" : keys.querySelector(`[data-go="${CSS.escape(event.key)}"]`)?.dataset.href;
+    const going = event.key === "o" ? `${root_path}/` : keys.querySelector(`[data-go="${CSS.escape(event.key)}"]`)?.dataset.href;
     if (going) { event.preventDefault(); location.assign(going); }
     return;
   }
@@ -437,7 +444,7 @@ if (zone.selectedIndex < 0) zone.selectedIndex = 0;
 zone.parentElement.hidden = false;
 zone.addEventListener("change", () => {
   const age = zone.value ? 31536000 : 0;
-  document.cookie = `duly_zone=${zone.value}; path=/; max-age=${age}; samesite=lax`;
+  document.cookie = `duly_zone=${zone.value}; path=${root_path}/; max-age=${age}; samesite=lax`;
   location.reload();
 });
 

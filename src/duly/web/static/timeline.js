@@ -71,7 +71,7 @@ function show() {
   names.replaceChildren(...data.lanes.map((lane) => {
     const item = document.createElement("li");
     const link = document.createElement("a");
-    link.href = lane.href;
+    link.href = root_path + lane.href;
     link.className = `lane-name ${lane.tone}`;
     link.title = `${lane.id}: ${lane.word}`;
     link.tabIndex = -1;
@@ -81,7 +81,7 @@ function show() {
   }));
   const label = root.querySelector(".quiet");
   label.hidden = !data.quiet || data.quiet === data.total;
-  label.lastElementChild.textContent = `and ${data.quiet} that simply run`;
+  label.lastElementChild.textContent = `and ${data.quiet} that run or rest quietly`;
   const fault = root.querySelector("[data-fault]");
   fault.hidden = !data.fault;
   fault.textContent = data.fault ?? "";
@@ -213,7 +213,7 @@ function fill_table() {
   table.replaceChildren(...data.lanes.map((lane) => {
     const row = document.createElement("tr");
     const link = document.createElement("a");
-    link.href = lane.href;
+    link.href = root_path + lane.href;
     link.textContent = lane.id;
     const cells = [link, lane.word, lane.summary, lane.dues.length ? clock(lane.dues[0]) : "–", lane.usual_us ? length(lane.usual_us) : "–"];
     for (const [index, one] of cells.entries()) {
@@ -345,15 +345,15 @@ function text_of(place) {
 
 function open_at(place) {
   const { shown, run, miss } = thing_at(place);
-  if (run) { location.assign(run.href); return; }
+  if (run) { location.assign(root_path + run.href); return; }
   if (!shown) return;
   if (place.at > now_us()) {
     const half = Math.max((to - from) / 24, 30 * MINUTE);
-    location.assign(`/plan?from=${Math.round(Math.max(place.at - half, now_us()))}&to=${Math.round(place.at + half)}`);
+    location.assign(`${root_path}/plan?from=${Math.round(Math.max(place.at - half, now_us()))}&to=${Math.round(place.at + half)}`);
   } else if (shown.why_href) {
     const at = new Date((miss?.first_us ?? place.at) / 1000).toISOString().slice(0, 16);
-    location.assign(`${shown.why_href}${shown.why_href.includes("?") ? "&" : "?"}at=${encodeURIComponent(`${at}+00:00`)}#why`);
-  } else location.assign(shown.href);
+    location.assign(`${root_path}${shown.why_href}${shown.why_href.includes("?") ? "&" : "?"}at=${encodeURIComponent(`${at}+00:00`)}#why`);
+  } else location.assign(root_path + shown.href);
 }
 
 // --- keys ---
