@@ -1,7 +1,6 @@
 """The dashboard of an App in a FastAPI program under a path, in a real browser."""
 
 from itertools import cycle
-from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -67,8 +66,12 @@ def test_page_stays_live_from_stream_to_stream(
 ) -> None:
     """Streams that end after a while do not make a page say that it is not live."""
     page = opened(f"{mounted.url}/tasks/letter-7")
-    lost: list[Any] = []
-    page.expose_function("lost", lost.append)
+    lost: list[str] = []
+
+    def on_change(name: str) -> None:
+        lost.append(name)
+
+    page.expose_function("lost", on_change)
     page.evaluate(
         "new MutationObserver(() => lost(document.getElementById('link').className))"
         ".observe(document.getElementById('link'), {attributes: true})"

@@ -602,6 +602,21 @@ def test_slots_of_a_shared_timer(site: Served, client: httpx.Client) -> None:
     assert page.partition('<ol class="answers">')[2].partition("</ol>")[0].count("<li>") == 1
 
 
+def test_run_under_way_on_another_machine(site: Served, client: httpx.Client) -> None:
+    """What runs on another machine is said to run there, not to be due still, nor never to have run."""
+    world = site.world
+    known = world.snapshots["certificates"]
+    world.snapshots["certificates"] = msgspec.structs.replace(
+        known, next_us=now_us(), retry_at_us=None, running_run=7, running_since_us=now_us(), member="far:9"
+    )
+    page = client.get("/timers/certificates").text
+    assert "It runs on far:9 now." in page
+    assert "has not run" not in page
+    upcoming = client.get("/").text.partition("Next firings")[2].partition("</ol>")[0]
+    assert "backup" in upcoming
+    assert "certificates" not in upcoming
+
+
 def test_misses_are_of_this_machine(site: Served, client: httpx.Client) -> None:
     """Where timers are shared, the page of misses says whose they are."""
     assert "each machine notes its own" not in client.get("/misses").text

@@ -149,8 +149,13 @@ class DaemonPicture:
 
         moment = self.moment._replace(now_us=max(self.moment.now_us, from_us))
         ahead = slots_ahead(entry.timer, entry.snapshot, moment._replace(zone=self.zone), until_us, most)
-        known = (entry.snapshot.next_us, entry.snapshot.retry_at_us)
-        return sorted({*ahead, *(at_us for at_us in known if at_us and from_us <= at_us <= until_us)})
+        now_us = self.moment.now_us
+        known = {
+            at_us
+            for at_us in (entry.snapshot.next_us, entry.snapshot.retry_at_us)
+            if at_us and from_us <= at_us <= until_us and not entry.is_answering(at_us, now_us)
+        }
+        return sorted({*ahead, *known})
 
     # --- counts ---
 
@@ -252,6 +257,10 @@ class DaemonSource:
         snapshot = entry.snapshot
         schedule = views.schedule_text(timer)
         zone = zone_of_timer(timer, picture.zone)
+        is_here = any(row.ended_us is None for row in found.rows)
+        elsewhere = ""
+        if snapshot.member and not is_here:
+            elsewhere = f"It runs on {snapshot.member} now. That run is shown here once it has ended."
         is_other = zone_key(zone) != zone_key(moment.zone)
         return Details(
             f"{schedule} ({zone})" if is_other else schedule,
@@ -268,6 +277,7 @@ class DaemonSource:
                 ("registered", snapshot.registered_us),
             ),
             timer.target,
+            note=elsewhere,
         )
 
 

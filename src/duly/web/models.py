@@ -23,6 +23,7 @@ from duly.web.formatting import Mark, visible
 
 PAGE = 100
 """Rows of a table that are shown at once."""
+_NOW_US = 1_000_000
 _SAME_US = 5_000_000
 """So far apart a run's start may be on a shared timer and in the history of this machine."""
 
@@ -156,6 +157,10 @@ class TimerEntry(NamedTuple):
         if self.snapshot.running_run is not None:
             return "running"
         return "fine" if self.is_enabled else health.DISABLED
+
+    def is_answering(self, at_us: Instant, now_us: Instant) -> bool:
+        """Whether what is due *at_us* runs by now: a machine that does not run it sees it as due still."""
+        return self.snapshot.running_run is not None and at_us <= now_us + _NOW_US
 
     @property
     def mark(self) -> Mark:
@@ -487,4 +492,6 @@ def _ahead_us(entry: TimerEntry | TaskEntry, now_us: Instant) -> Instant | None:
     if isinstance(entry, TaskEntry) and at_us is not None and at_us < now_us:
         # That it should have started is shown as overdue, not as what comes next.
         return _sooner(due_after(entry.task, now_us), None)
+    if isinstance(entry, TimerEntry) and at_us is not None and entry.is_answering(at_us, now_us):
+        return None
     return at_us
