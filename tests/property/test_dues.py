@@ -61,6 +61,20 @@ def test_questions_in_any_order(text: str, minutes: list[int]) -> None:
         assert dues.after(at_us) == Dues(text, zone).after(at_us)
 
 
+@pytest.mark.heavy
+@settings(max_examples=150)
+@given(frequent_texts(), keys_and_instants, st.integers(-3000, 3000), st.integers(0, 12_000))
+@example("* * * * *", ("Pacific/Kwajalein", datetime(1969, 10, 1, 3, 0, tzinfo=UTC)), -3000, 6000)
+@example("0-59 23 * * *", ("America/Havana", datetime(2026, 11, 1, 4, 0, tzinfo=UTC)), -60, 60)
+def test_counted_as_listed(text: str, where: tuple[str, datetime], before: int, length: int) -> None:
+    """As many dues are counted, by days, as there are when each is asked for, also where clocks are set."""
+    zone = ZoneInfo(where[0])
+    from_us = instant_us(where[1]) + before * 30_000_000
+    to_us = from_us + length * 30_000_000
+    listed = Dues(text, zone).between(from_us - 1, to_us - 1)
+    assert Dues(text, zone).count(from_us, to_us) == sum(1 for _ in listed)
+
+
 @settings(max_examples=400)
 @given(st.one_of(texts(), st.lists(fields, min_size=3, max_size=6).map(" ".join), st.text(max_size=12)))
 @example("0 0 30 2 *")

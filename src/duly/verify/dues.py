@@ -26,7 +26,9 @@ NEVER_US = 2**62
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _DAY = timedelta(days=1)
-_NEAR_US = 2 * 86_400_000_000
+_MINUTE_US, _DAY_US = 60_000_000, 86_400_000_000
+_NEAR_US = _DAY_US // 24
+"""A search goes on from where it is to what lies so near, and is begun anew for what lies farther."""
 _MOST_KEPT = 4096
 _BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
 _LONGEST_MONTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
@@ -106,15 +108,43 @@ class CivilMinutes:
             del found[: _MOST_KEPT // 2 + 1]
         return answer
 
+    def count(self, from_us: int, to_us: int) -> int:
+        """How many dues there are from *from_us* up to, and not at, *to_us*.
+
+        A silence may last for years: its days are counted, and walked only where the clocks are set.
+        """
+        if to_us - from_us <= _NEAR_US:
+            return self._walked(from_us, to_us)
+        total, first = 0, face_at(from_us, self._zone).toordinal()
+        for ordinal in range(first, face_at(to_us, self._zone).toordinal() + 2):
+            begin_us, end_us = _day_us(ordinal, self._zone)
+            low_us, high_us = max(from_us, begin_us), min(to_us, end_us)
+            if end_us - begin_us != _DAY_US:
+                total += self._walked(low_us, high_us)
+            elif low_us < high_us and self._is_day(date.fromordinal(ordinal)):
+                total += self._times_before(high_us - begin_us) - self._times_before(low_us - begin_us)
+        return total
+
+    def _walked(self, from_us: int, to_us: int) -> int:
+        count, due_us = 0, self.after(from_us - 1)
+        while due_us < to_us:
+            count, due_us = count + 1, self.after(due_us)
+        return count
+
+    def _times_before(self, passed_us: int) -> int:
+        """How many times of a day come before so much of it has passed."""
+        return bisect_left(self._times, divmod(-(-passed_us // _MINUTE_US), 60))
+
     def _onwards(self, at_us: int) -> Iterator[int]:
         """The dues from about *at_us* on, in order: day by day, minute by minute."""
         skipped = 0
         try:
-            face = face_at(at_us, self._zone)
-            if getattr(self._zone, "key", None) == "UTC":  # its clocks are never set: begin right there
-                day, skipped = face.date(), bisect_left(self._times, (face.hour, face.minute))
-            else:  # a day early: what a clock shows may lie that far back
-                day = face.date() - _DAY
+            day = face_at(at_us, self._zone).date()
+            begin_us, end_us = _day_us(day.toordinal(), self._zone)
+            if begin_us <= at_us < end_us == begin_us + _DAY_US:
+                skipped = self._times_before(at_us - begin_us)
+            else:  # a day early: where the clocks are set, what they show may lie that far back
+                day -= _DAY
         except OverflowError:
             if at_us > 0:
                 return
@@ -152,6 +182,16 @@ class CivilMinutes:
         if again != face:  # of one zone: the faces are compared, not the instants
             return None
         return (shown - _EPOCH) // _MICROSECOND
+
+
+@lru_cache(4096)
+def _day_us(ordinal: int, zone: tzinfo) -> tuple[int, int]:
+    """When a civil day begins and ends: at midnight, or at what comes next where the clocks skip that."""
+    try:
+        begin, end = (datetime.fromordinal(each).replace(tzinfo=zone) for each in (ordinal, ordinal + 1))
+        return instant_us(begin), instant_us(end)
+    except (ValueError, OverflowError):  # the last days that datetime knows
+        return NEVER_US, NEVER_US
 
 
 @lru_cache(256)
@@ -228,6 +268,17 @@ class Dues:
 
     def has(self, at_us: int, anchor_us: int = 0) -> bool:
         return self.after(at_us - 1, anchor_us) == at_us
+
+    def count(self, from_us: int, to_us: int, anchor_us: int = 0) -> int:
+        """How many dues there are from *from_us* up to, and not at, *to_us*: not for `@after`."""
+        from_us, to_us = from_us - self._offset_us, to_us - self._offset_us
+        if self._minutes is not None:
+            return self._minutes.count(from_us, to_us)
+        if self.is_from_anchor:
+            return max(
+                (to_us - 1 - anchor_us) // self.length_us - (from_us - 1 - anchor_us) // self.length_us, 0
+            )
+        return int(from_us <= self._at_us < to_us)
 
     def between(self, from_us: int, to_us: int) -> Iterator[int]:
         """Every due in from_us < due <= to_us."""

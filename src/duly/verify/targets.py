@@ -1,7 +1,7 @@
 """A checker of another kind: targets with windows, and runs to match them; every one must be explained.
 
-It knows nothing of causes, worlds or tokens, and shares no code with what does; it has its own reading of
-cron texts. From the lists it works out when each task should start: the targets. From the starts and ends it
+It knows nothing of causes, worlds or tokens, and shares with the judge nothing but the reading of schedules
+(`dues`). From the lists it works out when each task should start: the targets. From the starts and ends it
 takes the runs. Then every target is matched by a run in its window or excused for a reason, and every run is
 accounted for: by a due, by a failure before it, or by an interruption. What is left over on either side is
 wrong.
@@ -16,16 +16,14 @@ such a piece have one answer, which is worked out once. Work is bounded by the s
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta, tzinfo
-from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
-from zoneinfo import ZoneInfo
 
 from duly.verify import trace
-from duly.verify.trace import Header, Regs, TraceError, TraceEvent, header_of
+from duly.verify.dues import Dues, ScheduleTextError, face_at, minute_start_us
+from duly.verify.trace import Header, Regs, TraceError, TraceEvent, header_of, micros, zone_of
 
 SKEW_MS = 500.0
 """By how much the clocks of nodes may differ."""
@@ -45,8 +43,6 @@ _FREE_DAYS, _DAYS_AN_EVENT = 200_000, 50
 MINUTE_MS = 60_000
 _DAY_MS = 86_400_000
 _YEAR_MS = 365.2425 * _DAY_MS
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
 
 # --- what happened ---
 
@@ -348,196 +344,25 @@ def _shut(spans: list[list[float]], at_ms: float) -> None:
         spans[-1][1] = at_ms
 
 
-# --- when a schedule is due ---
+@dataclass(frozen=True, slots=True)
+class TargetDues:
+    """The dues of one registration, in milliseconds."""
 
-
-class UnreadableError(ValueError):
-    """The text is no schedule that can be counted."""
-
-
-class Days:
-    """When the civil days of a zone begin. Shared by all schedules of a trace."""
-
-    def __init__(self, zone: tzinfo) -> None:
-        self._zone = zone
-        self._begins_ms: dict[int, int] = {}
-
-    def day_of(self, at_ms: float) -> int:
-        """The number of the day that the clocks show."""
-        return self.face(at_ms).toordinal()
-
-    def face(self, at_ms: float) -> datetime:
-        return (_EPOCH + timedelta(milliseconds=at_ms)).astimezone(self._zone)
-
-    def begins_ms(self, day: int) -> int:
-        """When a day begins: midnight, or what comes first after it where the clocks skip that."""
-        found = self._begins_ms.get(day)
-        if found is None:
-            begin = datetime.fromordinal(day).replace(tzinfo=self._zone)
-            found = self._begins_ms[day] = (begin.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
-        return found
-
-    def is_plain(self, day: int) -> bool:
-        """Whether the clocks are not set on that day."""
-        return self.begins_ms(day + 1) - self.begins_ms(day) == _DAY_MS
-
-
-class EvenDues:
-    """A due at *first_ms*, and then every *period_ms*; after the end of a run there are none to expect."""
-
-    is_by_minute = False
-
-    def __init__(self, first_ms: float, period_ms: float) -> None:
-        self._first_ms = first_ms
-        self._period_ms = period_ms
+    dues: Dues
+    anchor_us: int
 
     def count(self, from_ms: float, to_ms: float) -> int:
         """How many dues there are from *from_ms* up to, and not at, *to_ms*."""
-        return max(self._number(to_ms) - self._number(from_ms), 0)
+        return self.dues.count(self._first_us(from_ms), micros(to_ms), self.anchor_us)
 
     def first(self, from_ms: float, to_ms: float) -> float | None:
         """The first due from *from_ms* up to, and not at, *to_ms*."""
-        number = self._number(from_ms)
-        at_ms = self._first_ms + (number * self._period_ms if number else 0)
-        return at_ms if from_ms <= at_ms < to_ms else None
+        due_us = self.dues.after(self._first_us(from_ms) - 1, self.anchor_us)
+        return due_us / 1000 if due_us < micros(to_ms) else None
 
-    def _number(self, at_ms: float) -> int:
-        """How many dues come before an instant."""
-        if at_ms <= self._first_ms:
-            return 0
-        return 1 if self._period_ms == FOREVER_MS else math.ceil((at_ms - self._first_ms) / self._period_ms)
-
-
-class CronDues:
-    """The dues of a cron text, all later by the same time: counted by whole days if no clock is set."""
-
-    is_by_minute = True
-
-    def __init__(self, cron: str, days: Days, later_ms: float, *, is_last_day: bool = False) -> None:
-        self._days = days
-        self._later_ms = later_ms
-        self._is_last_day = is_last_day
-        self._latest: tuple[int, list[int]] = (0, [])
-        """The dues of the day that was asked for last; most questions are about one day."""
-        words = [word for word in cron.replace("\t", " ").split(" ") if word]
-        if len(words) != len(_BOUNDS):
-            raise UnreadableError(cron)
-        numbers = [_numbers(word, *bounds) for word, bounds in zip(words, _BOUNDS, strict=True)]
-        self._minutes, self._hours, self._dates, self._months, self._weekdays = numbers
-        self._is_either = "*" not in {words[2], words[4]}
-        if words[4] == "*" and not any(
-            date_ <= (29 if month == 2 else 30 if month in {4, 6, 9, 11} else 31)
-            for month in self._months
-            for date_ in self._dates
-        ):
-            raise UnreadableError(cron)
-
-    @cached_property
-    def _times_ms(self) -> list[int]:
-        """The times of day, since midnight, in order."""
-        return sorted((hour * 60 + minute) * MINUTE_MS for hour in self._hours for minute in self._minutes)
-
-    def count(self, from_ms: float, to_ms: float) -> int:
-        from_ms, to_ms = from_ms - self._later_ms, to_ms - self._later_ms
-        if from_ms >= to_ms:
-            return 0
-        first, last = self._days.day_of(from_ms), self._days.day_of(to_ms)
-        if first == last:
-            return self._on(first, from_ms, to_ms)
-        between = sum(self._whole(day) for day in range(first + 1, last))
-        return self._on(first, from_ms, to_ms) + between + self._on(last, from_ms, to_ms)
-
-    def first(self, from_ms: float, to_ms: float) -> float | None:
-        from_ms, to_ms = from_ms - self._later_ms, to_ms - self._later_ms
-        if from_ms >= to_ms:
-            return None
-        for day in range(self._days.day_of(from_ms), self._days.day_of(to_ms) + 1):
-            dues = self._dues(day) if self._is_day(day) else []
-            at = bisect_left(dues, from_ms)
-            if at < len(dues):
-                return dues[at] + self._later_ms if dues[at] < to_ms else None
-        return None
-
-    def _whole(self, day: int) -> int:
-        if not self._is_day(day):
-            return 0
-        return len(self._times_ms) if self._days.is_plain(day) else len(self._dues(day))
-
-    def _on(self, day: int, from_ms: float, to_ms: float) -> int:
-        if not self._is_day(day):
-            return 0
-        dues = self._dues(day)
-        return bisect_left(dues, to_ms) - bisect_left(dues, from_ms)
-
-    def _dues(self, day: int) -> list[int]:
-        """The dues of a day that fits."""
-        if self._latest[0] != day:
-            begin_ms = self._days.begins_ms(day)
-            if self._days.is_plain(day):
-                dues = [begin_ms + time_ms for time_ms in self._times_ms]
-            else:
-                minutes = range(begin_ms, self._days.begins_ms(day + 1), MINUTE_MS)
-                dues = [at_ms for at_ms in minutes if self._is_shown(at_ms)]
-            self._latest = day, dues
-        return self._latest[1]
-
-    def _is_shown(self, at_ms: int) -> bool:
-        """Whether the clocks show a due minute, for the first time."""
-        face = self._days.face(at_ms)
-        return face.fold == 0 and face.minute in self._minutes and face.hour in self._hours
-
-    def _is_day(self, day: int) -> bool:
-        face = date.fromordinal(day)
-        if face.month not in self._months or (self._is_last_day and date.fromordinal(day + 1).day != 1):
-            return False
-        by_date, by_weekday = face.day in self._dates, face.isoweekday() % 7 in self._weekdays
-        return (by_date or by_weekday) if self._is_either else (by_date and by_weekday)
-
-
-def dues_of(text: str, anchor_ms: float, days: Callable[[str], Days]) -> EvenDues | CronDues:
-    """The dues of *text* for a task that was registered at *anchor_ms*. Raises UnreadableError."""
-    rest, offset_ms, zone = text, 0.0, ""
-    if rest.startswith("TZ="):
-        zone, _, rest = rest.removeprefix("TZ=").partition(" ")
-    if rest.startswith("+"):
-        offset, _, rest = rest.partition(" ")
-        offset_ms = 1000.0 * int(offset[1:-1])
-    word, _, body = rest.partition(" ")
-    if not word.startswith("@"):
-        return CronDues(rest, days(zone), offset_ms)
-    try:
-        match word:
-            case "@every":
-                period_ms = float(body[:-1]) * 1000
-                return EvenDues(anchor_ms + (offset_ms % period_ms or period_ms), period_ms)
-            case "@after":
-                return EvenDues(FOREVER_MS, FOREVER_MS)
-            case "@at":
-                at_ms = datetime.fromisoformat(body).timestamp() * 1000 + offset_ms
-                return EvenDues(at_ms if at_ms > anchor_ms else FOREVER_MS, FOREVER_MS)
-            case "@last":
-                hour, minute = body.split(":")
-                return CronDues(f"{minute} {hour} * * *", days(zone), offset_ms, is_last_day=True)
-    except (ValueError, OverflowError):
-        pass
-    raise UnreadableError(text)
-
-
-def _numbers(word: str, low: int, high: int) -> frozenset[int]:
-    """The numbers of one field. Nothing is expanded that is not within its bounds."""
-    if word == "*":
-        return frozenset(range(low, high + 1))
-    found: set[int] = set()
-    for part in word.split(","):
-        first, dash, last = part.partition("-")
-        ends = [first, last] if dash else [first, first]
-        if not all(end.isascii() and end.isdigit() and len(end.lstrip("0")) <= 2 for end in ends):
-            raise UnreadableError(word)
-        begin, end = (int(end.lstrip("0") or "0") for end in ends)
-        if not low <= begin <= end <= high:
-            raise UnreadableError(word)
-        found.update(range(begin, end + 1))
-    return frozenset(found)
+    def _first_us(self, from_ms: float) -> int:
+        # What counts from the registration comes after it, and never with it.
+        return micros(from_ms) if self.dues.is_by_minute else max(micros(from_ms), self.anchor_us + 1)
 
 
 # --- the matching ---
@@ -609,7 +434,7 @@ class _Span(NamedTuple):
     """
 
     period: _Period
-    schedule: EvenDues | CronDues
+    schedule: TargetDues
     from_ms: float
     to_ms: float
     onset_ms: float | None = None
@@ -653,9 +478,8 @@ class Matching:
         self.account.refused = history.refusal()
         if self.account.refused:
             return
-        self._days = Days(ZoneInfo(headers[0].tz))
-        self._zones = {"": self._days}
-        self._schedules: dict[str, EvenDues | CronDues | None] = {}
+        self._zone = zone_of(headers[0].tz)
+        self._schedules: dict[str, Dues | None] = {}
         self.failover_ms = max(_LEASES * history.lease_ms, *(header.failover_ms for header in headers), 0)
         self.persist_ms = max(header.persist_window_ms for header in headers)
         self.is_past_unknown = all(header.store == "unknown" for header in headers)
@@ -683,24 +507,14 @@ class Matching:
         years = max(spans_ms) / _YEAR_MS
         return f"{self.history.events:,} events over {years:,.0f} years are too few to count dues by"
 
-    def schedule(self, cron: str, anchor_ms: float = 0) -> EvenDues | CronDues | None:
-        """The dues of a text; what does not depend on an anchor is made once."""
-        known = self._schedules.get(cron)
-        if known is not None and known.is_by_minute:
-            return known
-        try:
-            self._schedules[cron] = dues_of(cron, anchor_ms, self._days_in)
-        except UnreadableError:
-            self._schedules[cron] = None
-        return self._schedules[cron]
-
-    def _days_in(self, zone: str) -> Days:
-        if zone not in self._zones:
+    def schedule(self, cron: str) -> Dues | None:
+        """The schedule that a text means; None if it means none."""
+        if cron not in self._schedules:
             try:
-                self._zones[zone] = Days(ZoneInfo(zone))
-            except (KeyError, ValueError, OSError):
-                raise UnreadableError(zone) from None
-        return self._zones[zone]
+                self._schedules[cron] = Dues(cron, self._zone)
+            except ScheduleTextError:
+                self._schedules[cron] = None
+        return self._schedules[cron]
 
     def _is_valid(self, regs: Regs) -> bool:
         """Whether a list can have taken effect. If one did that cannot, the judge objects to that."""
@@ -761,12 +575,11 @@ class Matching:
             return float(int(period.from_ms // 1) + 1)  # dues are whole milliseconds
         if not is_by_minute:
             return period.from_ms
-        face = self._days.face(period.from_ms)
-        return period.from_ms - face.second * 1000 - face.microsecond / 1000
+        return minute_start_us(micros(period.from_ms), self._zone) / 1000
 
     def time(self, at_ms: float) -> str:
         """An instant as the clocks of the zone show it."""
-        return self._days.face(at_ms).isoformat(sep=" ", timespec="milliseconds")
+        return face_at(micros(at_ms), self._zone).isoformat(sep=" ", timespec="milliseconds")
 
 
 class _Task:
@@ -825,12 +638,14 @@ class _Task:
 
     def _all_spans(self) -> Iterator[_Span]:
         for period in self._periods:
-            schedule = self._matching.schedule(period.cron, period.from_ms)
-            assert schedule is not None, "lists with others are left out"
-            if not schedule.is_by_minute and self._matching.is_past_unknown:
-                continue  # nobody knows since when its interval counts
+            dues = self._matching.schedule(period.cron)
+            assert dues is not None, "lists with others are left out"
+            # Nobody knows when a run to come will end, nor over an old store since when an interval counts.
+            if dues.is_from_end or (not dues.is_by_minute and self._matching.is_past_unknown):
+                continue
+            schedule = TargetDues(dues, micros(period.from_ms))
             to_ms = min(period.to_ms, math.floor(self._horizon_ms) + 1)  # the last event may answer its due
-            first_ms = self._matching.first_due_ms(period, is_by_minute=schedule.is_by_minute)
+            first_ms = self._matching.first_due_ms(period, is_by_minute=dues.is_by_minute)
             due_ms = schedule.first(first_ms, min(period.from_ms, to_ms))
             if due_ms is not None:
                 self._fresh.add(period)
