@@ -400,3 +400,10 @@ def test_targets_of_one_scheduler(trace: Path) -> None:
     trace.write_bytes(lines(MISSED))
     done = verify(trace, "--targets")
     assert (done.returncode, "1 missed" in done.stdout) == (1, True)
+
+
+def test_targets_of_a_faulty_trace(trace: Path) -> None:
+    """With --targets a trace that cannot be matched says so; nobody waits for numbers in vain."""
+    trace.write_bytes(lines([{}, *GOOD]))
+    done = verify(trace, "--targets")
+    assert (done.returncode, "dues and runs cannot be matched" in done.stdout) == (2, True)

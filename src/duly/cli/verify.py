@@ -34,18 +34,17 @@ from duly.formatting import printable
 from duly.verify.cluster import judged_timers, judged_together
 from duly.verify.foreign.table import CsvError, lines_from_csv
 from duly.verify.judge import judged
-from duly.verify.properties import Outcome
 from duly.verify.reporting.cluster import cluster_pictures
 from duly.verify.reporting.report import Chain, Report, TextLine, TextRole, as_dict, text_lines
 from duly.verify.reporting.timeline import pictures
-from duly.verify.targets import account_of
+from duly.verify.targets import Account, account_of
 from duly.verify.trace import Header, TraceError, header_of
 
 _LONGEST_LINE_BYTES = 1 << 26
 _PROGRESS_FROM_BYTES = 20_000_000
 _PROGRESS_EVERY_LINES = 20_000
+_NOT_WHOLE = "the trace has a fault or a gap, or one of a node is missing; dues and runs cannot be matched"
 _GZIP_MAGIC = b"\x1f\x8b"
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _STYLES: dict[TextRole, dict[str, Any]] = {
     TextRole.GOOD: {"fg": "green"},
     TextRole.BAD: {"fg": "red", "bold": True},
@@ -68,6 +67,8 @@ class Files:
     """What the first is about. If another is about something else, the judge says so."""
     is_of_tables: bool = False
     """Whether it was made of CSV tables: then its lines are called events, and stand in no file."""
+    head: bytes = b""
+    """The first line of all that is not blank: known when it has been read."""
     _was_read: bool = False
 
     @property
@@ -92,8 +93,9 @@ class Files:
             first = last = b""
             for line in self._lines_of(file):
                 number += 1
-                yield line
                 first, last = first or line, line if line.endswith(b"\n") else last
+                self.head = self.head or line.strip()
+                yield line
             if os.fstat(file.fileno()).st_mode & stat.S_ISVTX:
                 # The mark of a recorder that lost events and could not say so in the file.
                 number += 1
@@ -113,7 +115,7 @@ class Files:
 def _gap_after(first: bytes, last: bytes) -> bytes:
     """A header like *first* that says that nothing was recorded after the event *last*."""
     try:
-        header, event = header_of(1, first.removeprefix(b"\xef\xbb\xbf")), json.loads(last)
+        header, event = header_of(1, first), json.loads(last)
     except ValueError:  # which the judge will refuse by itself
         return b""
     header.store, header.running, header.follows = "unknown", [], False
@@ -225,30 +227,14 @@ def _report(source: Files, *, is_matched: bool) -> Report:
     """Judge it, by itself or with the other nodes of its cluster, and *is_matched* see to its targets."""
     is_cluster, is_of_timers = source.is_cluster, source.kind == "timers"
     judge = judged_timers if is_of_timers else judged_together if is_cluster else judged
-    outcome, header = _judged(source, judge)
+    outcome = judge(source.lines())
+    header = header_of(1, source.head)
     account = None
-    is_wanted = (is_matched or is_cluster or _is_foreign(header)) and not is_of_timers
     is_whole = not outcome.fault_count and not outcome.gaps and not outcome.is_partial
-    if is_wanted and source.is_rereadable and is_whole:
-        account = account_of(source.lines())
+    is_wanted = is_matched or (is_whole and (is_cluster or _is_foreign(header)))
+    if is_wanted and not is_of_timers and source.is_rereadable:
+        account = account_of(source.lines()) if is_whole else Account(refused=_NOT_WHOLE)
     return Report(outcome, header, source.chain, account)
-
-
-def _judged(source: Files, judge: Callable[[Iterator[bytes]], Outcome]) -> tuple[Outcome, Header]:
-    """The outcome and the header. That is caught on its way to the judge, which does not pass it on."""
-    firsts: list[bytes] = []
-
-    def overheard() -> Iterator[bytes]:
-        lines = source.lines()
-        for line in lines:
-            yield line
-            if line.strip():
-                firsts.append(line)
-                break
-        yield from lines
-
-    outcome = judge(overheard())
-    return outcome, header_of(1, firsts[0].removeprefix(_BYTE_ORDER_MARK))
 
 
 def _is_printed(report: Report) -> bool:
@@ -305,7 +291,7 @@ def _header_at(file: BufferedReader) -> Header | None:
             head = zlib.decompressobj(wbits=31).decompress(head)
         head = head.partition(b"\n")[0]
     try:
-        return header_of(1, head.removeprefix(_BYTE_ORDER_MARK))
+        return header_of(1, head)
     except TraceError:
         return None
 

@@ -886,6 +886,6 @@ def account_of(lines: Iterable[bytes]) -> Account:
 def _header_in(line: bytes) -> Header | None:
     """The header in *line*; None if a crash has torn it, or it is empty. All else the judge has refused."""
     try:
-        return header_of(1, line.removeprefix(b"\xef\xbb\xbf"))
+        return header_of(1, line)
     except TraceError:
         return None

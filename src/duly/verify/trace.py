@@ -372,7 +372,7 @@ class Trace:
     def _header(self) -> Header:
         for number, line in self._lines:
             if line.strip():
-                return header_of(number, line.removeprefix(b"\xef\xbb\xbf"))
+                return header_of(number, line)
         raise TraceError(1, "the file is empty; a trace begins with a Header")
 
     def __iter__(self) -> Iterator[Position | Fault]:
@@ -426,8 +426,8 @@ class Trace:
             return None
         if header.gap is not None:
             return Fault(number, "nothing was recorded for a while before this line")
-        reason = "a recording begins here that does not follow the one before it; verify it by itself"
-        return Fault(number, reason)
+        reason = "a recording begins here that does not follow the one before it"
+        return Fault(number, f"{reason}; give the oldest file first, or verify it by itself")
 
 
 def recordings_in(
@@ -443,7 +443,7 @@ def recordings_in(
 
     def begins(line: bytes) -> bool:
         try:
-            header = header_of(1, line.removeprefix(b"\xef\xbb\xbf"))
+            header = header_of(1, line)
         except TraceError:
             return False  # the reader of that part says why
         return header.gap is not None if is_another is None else is_another(header)
@@ -466,6 +466,7 @@ def recordings_in(
 
 def header_of(number: int, line: bytes) -> Header:
     """The header in *line*. Raises TraceError when there is none, or one of another version."""
+    line = line.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
     try:
         raw = msgspec.json.decode(line)
     except UNREADABLE as error:
