@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Generic, Protocol
 
 from duly.background import Signal
-from duly.clock import Step
+from duly.clock import Step, Watchable
 from duly.cluster.clock import DatabaseClock
 from duly.cluster.node import Node
 from duly.cluster.store import ClusterStore, Heartbeats, Link
@@ -41,7 +41,7 @@ from duly.cluster.table import (
 )
 from duly.core.registration import Callback
 from duly.core.task import STEP_TOLERATED_US
-from duly.engine.limits import NamedLimits
+from duly.engine.limits import NO_LIMITS, NamedLimits, RunLimits
 from duly.engine.loop_watch import LoopWatch
 from duly.engine.poller import Poller
 from duly.engine.rules import Begin, Rules, T
@@ -50,6 +50,7 @@ from duly.errors import SchedulerError, StoreError
 from duly.events import CUT_OFF, Announcer, described
 from duly.instant import MINUTE_US, SECOND_US, Instant
 from duly.marks import mark
+from duly.version import __version__
 
 _UNREADABLE_US = MINUTE_US
 """So long a row that cannot be read is left alone."""
@@ -100,22 +101,25 @@ class RowBackend(Generic[T]):
     def __init__(
         self,
         store: ClusterStore,
-        node: Node,
+        clock: Watchable,
         announcer: Announcer,
         rules: Rules[T],
         codec: Codec[T],
         *,
-        clock: DatabaseClock | None,
+        name: str,
+        limits: RunLimits = NO_LIMITS,
     ) -> None:
         self._store = store
-        self.node = node
+        self.node = Node(
+            name=name, version=__version__, lease_us=store.lease_us, steady=store.steady, draw=store.draw
+        )
+        self.poller = Poller(self, clock, announcer, rules, limits)
         self._announcer = announcer
         self._announce = announcer.announce
         self._rules = rules
         self._codec = codec
-        self._clock = clock
+        self._clock = clock if isinstance(clock, DatabaseClock) else None
         """The database's time, if the scheduler goes by that."""
-        self.poller: Poller[T]
         self.named = NamedLimits({})
         self.writing = asyncio.Lock()
         self.zone: tzinfo = UTC

@@ -18,7 +18,6 @@ import msgspec
 from duly.background import cancel, in_slices
 from duly.clock import Watchable
 from duly.cluster.backend import RowBackend
-from duly.cluster.clock import DatabaseClock
 from duly.cluster.lists import Lists
 from duly.cluster.node import Node
 from duly.cluster.store import ClusterStore, stored_rows
@@ -69,7 +68,6 @@ from duly.core.timetable import Timetable, Timetables, minute_begun, schedule_of
 from duly.core.timing import ScheduleText
 from duly.cron import CronExpression
 from duly.engine.limits import NamedLimits, RunLimits
-from duly.engine.poller import Poller
 from duly.engine.rules import Begin
 from duly.engine.runs import ActiveRun
 from duly.engine.task_backend import LocalTasks, RunAnswer, TaskBackend
@@ -82,7 +80,6 @@ from duly.marks import mark
 from duly.places import StoreKind, kind_of
 from duly.store import Store, store_for
 from duly.store.history import RunRow, WantedTaskRuns
-from duly.version import __version__
 
 _encode = msgspec.json.Encoder().encode
 _decode_state = msgspec.json.Decoder(list[Any]).decode
@@ -287,8 +284,7 @@ def run_row(past: PastRun, scheduler_id: str) -> RunRow:
 class _NodeRules(TaskRules):
     """The rules of tasks, with what a cluster adds to the event of a start."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    node: Node
 
     def wakes_us(self, task: Task) -> Instant:
         """As ever, but a task that is disabled here is looked at again when a node comes or goes."""
@@ -299,7 +295,7 @@ class _NodeRules(TaskRules):
         if announcer.wants("TaskRunStarted"):
             for start in starts:
                 assert isinstance(start, Start)
-                held = self._node.held.get(row_name(start.after.name))
+                held = self.node.held.get(row_name(start.after.name))
                 assert start.after.running_since_us is not None
                 run_id = run_id_of(start.before, start.after.running_since_us)
                 more = {"token": 0 if held is None else held.token, "runId": str(run_id)}
@@ -334,19 +330,12 @@ class ClusterTasks:
         limits: RunLimits,
     ) -> None:
         self._announcer = announcer
-        self.node = Node(
-            name=this_node(os.getpid()),
-            version=__version__,
-            lease_us=store.lease_us,
-            steady=store.steady,
-            draw=store.draw,
+        self._codec, rules = TaskCodec(), _NodeRules()
+        self.backend = RowBackend(
+            store, clock, announcer, rules, self._codec, name=this_node(os.getpid()), limits=limits
         )
-        self._codec = TaskCodec()
-        rules = _NodeRules(self.node)
-        own_time = clock if isinstance(clock, DatabaseClock) else None
-        self.backend = RowBackend(store, self.node, announcer, rules, self._codec, clock=own_time)
-        self.poller = Poller(self.backend, clock, announcer, rules, limits)
-        self.backend.poller = self.poller
+        self.node = rules.node = self.backend.node
+        self.poller = self.backend.poller
         self._lists = Lists(
             store,
             self.backend,

@@ -19,7 +19,6 @@ from typing import Any
 from duly.clock import Clock
 from duly.cluster.clock import DatabaseClock
 from duly.cluster.lists import Lists
-from duly.cluster.node import Node
 from duly.cluster.store import ClusterStore, Link, stored_rows
 from duly.cluster.table import (
     Ask,
@@ -39,7 +38,6 @@ from duly.cluster_timers.local_runs import LocalRuns
 from duly.cluster_timers.rows import ENDED, TimerCodec, TimerList
 from duly.cluster_timers.views import ShownTimers, past_buckets, past_runs
 from duly.config.schema import Timer
-from duly.engine.poller import Poller
 from duly.engine.runs import current_run
 from duly.errors import ListRefusedError, StoreError
 from duly.events import Announcer, described
@@ -51,7 +49,6 @@ from duly.timers.reconciliation import ReconciliationContext, TimerReconciliatio
 from duly.timers.requests import NOT_TRIGGERED, TimerError, TimerRefusal, Waiters
 from duly.timers.rules import CuttableTargets, OnMiss, run_target
 from duly.timers.timer import TimerState, last_known_end_us
-from duly.version import __version__
 
 _LOOK_S = 0.2
 """How often somebody who triggers a timer that another node has claimed looks again."""
@@ -87,23 +84,19 @@ class ClusterTimers:
         self._clock = clock
         self._host_clock = host_clock
         self._announcer = announcer
-        self.node = Node(
-            name=name, version=__version__, lease_us=store.lease_us, steady=store.steady, draw=store.draw
-        )
         self._local = LocalRuns(store.steady)
-        self.node.on_trust, self.node.may_return = on_trust, self._local.are_gone
         self._codec = TimerCodec(zone, self._fire, self._local.output_of)
         self.unreadable = self._codec.unreadable
         self._rules = RowRules(targets, self, self._item_of, self._is_blocked, on_miss)
-        self._rules.now_us, self._rules.node = clock.now_us, self.node
         self._rules.makes_up_every_cut = True
-        self._backend = TimerBackend(store, self.node, announcer, self._rules, self._codec, clock=clock)
+        self._backend = TimerBackend(store, clock, announcer, self._rules, self._codec, name=name)
+        self._poller, self.node = self._backend.poller, self._backend.node
+        self._rules.now_us, self._rules.node = clock.now_us, self.node
+        self.node.on_trust, self.node.may_return = on_trust, self._local.are_gone
         self._backend.zone = zone
         self._backend.blocked, self._backend.ended = set(), {}
         self._backend.is_stopping = lambda: targets.is_stopping
         self._backend.on_missed = self._on_missed
-        self._poller: Poller[TimerState] = Poller(self._backend, clock, announcer, self._rules)
-        self._backend.poller = self._poller
         empty = self._codec.listed
         self._lists = Lists(
             store, self._backend, announcer, empty=empty, puts=self._puts, take_over=self._take_over
