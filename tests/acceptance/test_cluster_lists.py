@@ -13,11 +13,6 @@ NEW = tasks("long-kept", *KEPT, "flaky-added") + tasks("flaky-changed", delay_s=
 GONE = {"long-removed", "flaky-removed"}
 
 
-def ready_us(node: NodeProcess) -> int:
-    """When its last list had taken effect."""
-    return node.said("ready")[-1].at_us
-
-
 def started_after(node: NodeProcess, at_us: int) -> set[str]:
     """What a node started after a time."""
     return {run.name for run in node.runs() if run.start_us > at_us}
@@ -27,12 +22,9 @@ def started_after(node: NodeProcess, at_us: int) -> set[str]:
 def test_rolling_deploy(world: World) -> None:
     """Nodes with the older list go on with what both lists share, and nothing else; no run is cut off."""
     a, b = world.begin_all("ab", OLD)
-    for name in ("long-kept", "long-removed"):
-        world.until_started(name)
+    world.until_all_started("long-kept", "long-removed")
     new = world.begin("new", NEW)
-    deployed_us = ready_us(new)
-    for name in ("flaky-added", "flaky-changed"):
-        world.until_started(name, among=[new], after_us=deployed_us)
+    world.until_all_started("flaky-added", "flaky-changed", among=[new])
     for node in (a, b):  # a start may have been claimed just before
         node.until(f"start ({'|'.join(KEPT)})", count=3, after=node.mark())
     settled_us = now_us()
@@ -43,9 +35,6 @@ def test_rolling_deploy(world: World) -> None:
     world.runner("long-removed").tell("fail", "long-removed")
     world.until_started("long-kept", after_us=settled_us)
     for node in (a, b):
-        for run in node.runs():
-            if run.how == "open":
-                node.tell("end", run.name)
         node.stop()
     also = world.begin("also", NEW)
     world.until_started("flaky-added", among=[also])
@@ -54,7 +43,6 @@ def test_rolling_deploy(world: World) -> None:
     (changed,) = [facts for _, _, facts in new.events("ListReconciled")]
     assert (changed["added"], changed["overridden"], changed["orphaned"]) == (1, 1, 2)
     assert also.events("ListReconciled") == []
-    world.account()
     world.verify()
 
 
@@ -64,11 +52,9 @@ def test_one_task_among_many(world: World) -> None:
     listed = tasks("long-1", *KEPT)
     a = world.begin("a", listed, "--more", "3000")
     world.until_started("long-1", among=[a])
-    before_us = now_us()
     b = world.begin("b", [*listed, *tasks("flaky-new")], "--more", "3000")
     world.until_started("flaky-new", among=[b])
-    for name in KEPT:
-        world.until_started(name, among=[a], after_us=before_us)
+    world.until_all_started(*KEPT, among=[a], after_us=b.said("ready")[0].at_us)
     (changed,) = [facts for _, _, facts in b.events("ListReconciled")]
     assert (changed["added"], changed["overridden"], changed["orphaned"]) == (1, 0, 0)
     assert world.runs("long-1")[0].how == "open"
@@ -88,15 +74,12 @@ def test_two_applications_in_one_database(world: World) -> None:
     billing = world.begin("billing", tasks("flaky-other", "long-1"), url=f"{world.url}?namespace=billing")
     world.until_started("flaky-other", among=[billing])
     world.until_started("long-1", among=[billing])  # beside that of the other namespace
-    began_us = now_us()
-    world.until_started("flaky-1", among=[a], after_us=began_us)
+    world.until_started("flaky-1", among=[a], after_us=now_us())
     assert started_after(billing, 0) == {"flaky-other", "long-1"}
     taker = world.begin("taker", tasks("flaky-taken"), "--replace")
     world.until_started("flaky-taken", among=[taker])
     a.kill()
-    began_us = now_us()
-    world.until_started("flaky-other", among=[billing], after_us=began_us)
-    assert billing.runs()[-1].name == "flaky-other"
+    world.until_started("flaky-other", among=[billing], after_us=a.cut_us)
 
 
 @pytest.mark.steady
@@ -106,10 +89,8 @@ def test_two_names_of_one_zone(world: World) -> None:
     a = world.begin("a", listed)
     b = world.begin("b", listed, "--zone", "Etc/UTC")
     world.until_started(KEPT[0], among=[b])
-    began_us = now_us()
-    world.until_started(KEPT[0], among=[a], after_us=began_us)
+    world.until_started(KEPT[0], among=[a], after_us=now_us())
     assert b.events("ListReconciled") == []
-    world.account()
     world.verify()
 
 
@@ -120,16 +101,11 @@ def test_wrong_clock(world: World, ahead_s: float) -> None:
     a = world.begin("a", tasks(*names))
     wrong = world.begin("wrong", tasks(*names), "--clock-ahead-s", str(ahead_s))
     a.kill()
-    killed_us = now_us()
-    for name in names:
-        world.until_started(name, among=[wrong], after_us=killed_us)
+    world.until_all_started(*names, among=[wrong], after_us=a.cut_us)
     b = world.begin("b", tasks(*names))
     wrong.kill()
-    killed_us = now_us()
-    for name in names:
-        world.until_started(name, among=[b], after_us=killed_us)
+    world.until_all_started(*names, among=[b], after_us=wrong.cut_us)
     assert wrong.events("ClockStepped") == []
-    world.account()
     world.verify()
 
 
@@ -140,23 +116,18 @@ def test_database_clock_steps(
 ) -> None:
     """A step of the database's clock costs no lease: no run is cut off, doubled or lost."""
     world.begin_all("abc", tasks("long-1", "long-2", *KEPT))
-    for name in ("long-1", "long-2", *KEPT):
-        world.until_started(name)
+    world.until_all_started("long-1", "long-2", *KEPT)
     real = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
     postgres.rows(
         "CREATE OR REPLACE FUNCTION duly.now_us() RETURNS bigint LANGUAGE sql VOLATILE "
         f"AS 'SELECT {real} + {seconds}000000'",
         database=postgres_database,
     )
-    stepped_us = now_us()
     for node in world.nodes:
         node.until("event ClockStepped")
     for _ in range(2):
-        for name in KEPT:
-            world.until_started(name, after_us=stepped_us)
-        stepped_us = now_us()
-    assert {run.how for name in ("long-1", "long-2") for run in world.runs(name)} == {"open"}
-    assert world.events("TrustLost", "NodeFenced") == []
+        world.until_all_started(*KEPT, after_us=now_us())
+    world.check_steady()
     world.account()
 
 
@@ -167,12 +138,10 @@ def test_pooler(pgbouncer_url: str, postgres_url: str, tmp_path: Path) -> None:
         world.begin_all("abc", listed)
         runner = world.runner("long-1")
         runner.kill()
-        killed_us = now_us()
-        frozen = world.until_started("long-1", after_us=killed_us).node
+        frozen = world.until_started("long-1", after_us=runner.cut_us).node
         frozen.freeze()
-        frozen_us = now_us()
-        (awake,) = [node for node in world.nodes if node not in (runner, frozen)]
-        world.until_started("long-1", among=[awake], after_us=frozen_us)
+        (awake,) = world.others(runner, frozen)
+        world.until_started("long-1", among=[awake], after_us=frozen.cut_us)
         before = frozen.mark()
         frozen.thaw()
         frozen.until("event NodeReturned", after=before)
@@ -181,11 +150,6 @@ def test_pooler(pgbouncer_url: str, postgres_url: str, tmp_path: Path) -> None:
         world.until_alive(frozen, awake)
         world.until_started(KEPT[0], among=[frozen], after_us=now_us())
         world.account()
-        for node in (frozen, awake):
-            for run in node.runs():
-                if run.how == "open":
-                    node.tell("end", run.name)
         frozen.stop()
         world.until_alive(awake)
-        world.account()
         world.verify()

@@ -112,22 +112,38 @@ async def test_an_ordinary_role_will_do(
     assert owners == [("worker",)]
 
 
-async def test_pause_and_resume(postgres_url: str) -> None:
-    """A paused task is shown as such until it is resumed; a task that is not there is code 3."""
+@pytest.mark.parametrize("asks", ["command", "program"])
+async def test_pause_resume_and_remove(postgres_url: str, asks: str) -> None:
+    """A command or a program pauses, resumes and removes a task; a name that is not there is refused."""
+    store = PostgresStore(postgres_url)
+
+    async def ask(word: str) -> None:
+        if asks == "program":
+            await getattr(store, word)("bad")
+            return
+        more = {"paused": word == "pause"} if word != "remove" else {}
+        assert await duly(word, "bad", postgres_url) == {"done": True, "task": "bad", **more}
 
     async def switch(url: str) -> None:
-        for word, is_paused in (("pause", True), ("resume", False)):
-            assert await duly(word, "bad", url) == {"done": True, "task": "bad", "paused": is_paused}
-            assert (await duly("--task", "bad", url))["task"]["paused"] is is_paused
-        for words in (("pause", "nothing"), ("remove", "nothing"), ("--task", "nothing")):
-            assert (await duly(*words, url, code=3))["error"]["code"] == "not_found"
+        for word in ("pause", "resume"):
+            await ask(word)
+            assert (await duly("--task", "bad", url))["task"]["paused"] is (word == "pause")
         assert (await duly("resume", "baad", url, code=3))["error"]["close"] == ["bad"]
+        await ask("remove")
+        for word in ("pause", "resume", "remove"):
+            with pytest.raises(TaskNotFoundError, match="There is no task 'bad' in namespace 'default'"):
+                await getattr(store, word)("bad")
+            assert (await duly(word, "bad", url, code=3))["error"]["code"] == "not_found"
+        assert (await duly("--task", "bad", url, code=3))["error"]["code"] == "not_found"
 
     await running(postgres_url, switch)
 
 
 async def test_run_now(postgres_url: str) -> None:
-    """A task that is not due runs when a command or a program asks; a name that is not there is refused."""
+    """A task that is not due runs when a command or a program asks; a name that is not there is refused.
+
+    The body has the run id and the fencing token that the history shows of its run.
+    """
     runs: asyncio.Queue[RunIdentity | None] = asyncio.Queue()
 
     async def note() -> None:
@@ -136,14 +152,17 @@ async def test_run_now(postgres_url: str) -> None:
     scheduler = Scheduler(postgres_url, timezone=UTC)
     await scheduler.initialize([("rare", "0 0 29 2 *", note, HOUR)])
     assert await duly("run", "rare", postgres_url) == {"done": True, "task": "rare"}
-    first = await runs.get()
+    ran = [await runs.get()]
     await PostgresStore(postgres_url).run_now("rare")
-    assert first != await runs.get()
+    ran.append(await runs.get())
     assert (await duly("run", "rear", postgres_url, code=3))["error"]["close"] == ["rare"]
     with pytest.raises(TaskNotFoundError, match="There is no task 'rear'"):
         await PostgresStore(postgres_url).run_now("rear")
     await scheduler.stop()
-    assert [run["cause"] for run in (await duly("history", postgres_url))["runs"]] == ["manual"] * 2
+    past = reversed((await duly("history", postgres_url))["runs"])
+    shown = [(run["cause"], run["run_id"], run["token"]) for run in past]
+    assert shown == [("manual", str(run.id), run.token) for run in ran if run is not None]
+    assert 0 < (shown[0][2] or 0) < shown[1][2]
 
 
 async def test_remove(postgres_url: str) -> None:
@@ -169,23 +188,6 @@ async def test_remove(postgres_url: str) -> None:
     await starts_until("other")  # a start of the one that was under way is among these
     assert "one" not in await starts_until("other")
     await scheduler.stop()
-
-
-async def test_requests_of_a_program(postgres_url: str) -> None:
-    """Any process pauses, resumes and removes a task with a store; a name that is not there is refused."""
-    store = PostgresStore(postgres_url)
-
-    async def ask(url: str) -> None:
-        await store.pause("bad")
-        assert (await duly("--task", "bad", url))["task"]["paused"]
-        await store.resume("bad")
-        assert not (await duly("--task", "bad", url))["task"]["paused"]
-        await store.remove("bad")
-        for request in (store.pause("bad"), store.resume("bad"), store.remove("bad")):
-            with pytest.raises(TaskNotFoundError, match="There is no task 'bad' in namespace 'default'"):
-                await request
-
-    await running(postgres_url, ask)
 
 
 async def test_remove_while_a_run_starts_or_ends(
@@ -234,24 +236,6 @@ async def test_file_of_a_daemon(tmp_path: Path, postgres_url: str) -> None:
     assert (await duly(str(tmp_path / "duly.toml")))["nodes"] == []
 
 
-async def test_body_reads_its_token(postgres_url: str) -> None:
-    """A body has the run id and the fencing token that the history shows of its run."""
-    seen: asyncio.Future[RunIdentity | None] = asyncio.get_running_loop().create_future()
-
-    async def body() -> None:
-        seen.set_result(current())
-
-    scheduler = Scheduler(postgres_url, timezone=UTC)
-    await scheduler.initialize([("body", "* * * * *", body, HOUR)])
-    run = await seen
-    await scheduler.stop()
-    assert run is not None
-    past = (await duly("history", postgres_url))["runs"][-1]
-    assert (past["run_id"], past["token"]) == (str(run.id), run.token)
-    assert run.token is not None
-    assert run.token > 0
-
-
 async def test_metrics_of_a_node(postgres_url: str) -> None:
     """A node tells how many nodes it sees, how old its last heartbeat is, and how late it claims."""
     store = PostgresStore(postgres_url)
@@ -268,32 +252,32 @@ async def test_metrics_of_a_node(postgres_url: str) -> None:
     assert b"duly_nodes" not in metrics.exposition()
 
 
-def new_node(number: int) -> Node:
-    """A node with the id *number*."""
-    return Node(name="n", version="", lease_us=6 * SECOND_US, steady=lambda: 0, draw=lambda: number)
+OLD_RUNS = """INSERT INTO duly.run (namespace, name, node, token, started_us, ended_us, record)
+    SELECT 'default', name, 'n', 1, days, duly.now_us() - (days + 0.5) * 86400000000,
+        '["id", "cron", 0, 1, "success"]'
+    FROM generate_series({}) AS name, generate_series({}) AS days"""
 
 
 def test_old_runs_are_forgotten(postgres: PostgresServer, postgres_database: str, postgres_url: str) -> None:
     """The node with the smallest id removes runs that are older than the history, once a minute."""
     store = PostgresStore(postgres_url)
 
-    def left(by: Node) -> list[str]:
+    def new_node(number: int) -> Node:
+        lease_us = 6 * SECOND_US
+        node = Node(name="n", version="", lease_us=lease_us, steady=lambda: 0, draw=lambda: number)
+        node.joined(table.do(Join(node=node.id, name="n", lease_us=lease_us, version="")), 0)
+        return node
+
+    def left(by: Node) -> list[int]:
         Upkeep(by, table, 24 * 60 * MINUTE_US).carry_out(0)
-        return [past.name for past in table.do(ReadRuns())]
+        return [past.started_us for past in table.do(ReadRuns())]
 
     with closing(store.table()) as table:
         table.open(store.name, "id")
-        joined = [new_node(1), new_node(2)]
-        for node in joined:
-            node.joined(table.do(Join(node=node.id, name="n", lease_us=node.lease_us, version="")), 0)
-        postgres.rows(
-            "INSERT INTO duly.run (namespace, name, node, token, started_us, ended_us, record) "
-            "SELECT 'default', days, 'n', 1, 0, duly.now_us() - (days - 0.5) * 86400000000, "
-            """'["id", "cron", 0, 1, "success"]' FROM generate_series(1, 3) AS days""",
-            database=postgres_database,
-        )
-        assert left(by=joined[1]) == ["3", "2", "1"]
-        assert left(by=joined[0]) == ["1"]
+        nodes = [new_node(1), new_node(2)]
+        postgres.rows(OLD_RUNS.format("1, 1", "0, 2"), database=postgres_database)
+        assert left(by=nodes[1]) == [2, 1, 0]
+        assert left(by=nodes[0]) == [0]
 
 
 def test_a_program_says_how_many_runs_are_kept(
@@ -306,13 +290,7 @@ def test_a_program_says_how_many_runs_are_kept(
     with closing(store.table()) as table:
         table.open(store.name, "id")
         node.joined(table.do(Join(node=node.id, name="n", lease_us=node.lease_us, version="")), 0)
-        postgres.rows(
-            "INSERT INTO duly.run (namespace, name, node, token, started_us, ended_us, record) "
-            "SELECT 'default', task, 'n', 1, run, duly.now_us() - (run + 0.5) * 86400000000, "
-            """'["id", "cron", 0, 1, "success"]' FROM generate_series(1, 120) AS task, """
-            "generate_series(20, 31) AS run",
-            database=postgres_database,
-        )
+        postgres.rows(OLD_RUNS.format("1, 120", "20, 31"), database=postgres_database)
         upkeep = Upkeep(node, table, None)
         upkeep.carry_out(0)
         upkeep.carry_out(node.beat_us)

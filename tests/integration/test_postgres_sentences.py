@@ -1,17 +1,27 @@
-"""What a cluster store says when it cannot: one sentence, what to do, and never a password."""
+"""What is said of a database that refuses: one sentence, what to do, and never a password."""
 
+import asyncio
+import json
+import logging
 import traceback
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
+from io import StringIO
+from pathlib import Path
 
 import psycopg
 import pytest
+from click.testing import CliRunner, Result
 
+from duly import Event, Scheduler, ScheduleTaskError
+from duly.cli import main
 from duly.cluster import PostgresStore
 from duly.cluster.messages import reason_of
 from duly.cluster.table import Heartbeat, Join
 from duly.errors import StoreError
 from duly.instant import SECOND_US
+from duly.verify import Recorder
 from tests.worlds.postgres import PASSWORD, PostgresServer
 from tests.worlds.proxy import free_port, through
 
@@ -33,10 +43,42 @@ async def refused(url: str, *, passes: bool = False) -> StoreError:
         await PostgresStore(url, wait=wait, on_wait=lambda *tried: tries.append(tried)).open("id")
     assert tries == []
     error = told.value
-    everything = "".join(traceback.format_exception(error)) + repr(error) + repr(error.details)
-    assert SECRET not in everything
-    assert PASSWORD not in everything
+    check_no_secret("".join(traceback.format_exception(error)) + repr(error) + repr(error.details))
     return error
+
+
+def check_no_secret(text: str) -> None:
+    """Nobody says a password, nor any form of it that would do."""
+    for secret in (SECRET, PASSWORD, PASSWORD.replace("/", "%2F").replace(" ", "%20")):
+        assert secret not in text
+
+
+def command(*arguments: str, code: int) -> Result:
+    """What a command says; it ends with *code*."""
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == code, result.output
+    check_no_secret(result.output)
+    assert "Traceback" not in result.output
+    return result
+
+
+def cluster_refusal(url: str) -> str:
+    """The sentence with which `duly cluster` refuses, for people and for machines."""
+    said = command("cluster", url, code=69).stderr
+    answer = json.loads(command("cluster", "--json", url, code=69).stdout)
+    assert len([line for line in said.splitlines() if line]) == 1
+    assert answer["error"]["message"] in said
+    return str(answer["error"]["message"])
+
+
+@pytest.fixture
+def log() -> Iterator[StringIO]:
+    """All that is logged."""
+    said = StringIO()
+    handler = logging.StreamHandler(said)
+    logging.getLogger().addHandler(handler)
+    yield said
+    logging.getLogger().removeHandler(handler)
 
 
 def as_role(url: str, role: str, password: str = SECRET) -> str:
@@ -53,13 +95,42 @@ def role(postgres: PostgresServer, postgres_database: str) -> str:
     return name
 
 
-async def test_unreachable(postgres_url: str) -> None:
-    """Nobody listens."""
-    error = await refused(through(postgres_url, free_port()), passes=True)
-    assert "cannot be reached (" in error.message
-    assert "refused" in error.message
+@pytest.mark.parametrize("how", ["unreachable", "wrong password"])
+async def test_everybody_says_the_same(how: str, postgres_url: str, tmp_path: Path, log: StringIO) -> None:
+    """A store, `duly cluster` and a scheduler refuse with one sentence; a scheduler announces it, too."""
+    url, words = as_role(postgres_url, "postgres"), ["refuses the password"]
+    if how == "unreachable":
+        url, words = through(postgres_url, free_port()), ["cannot be reached (", "refused"]
+    error = await refused(url, passes=how == "unreachable")
+    assert all(word in error.message for word in words)
     assert error.details["store"].startswith("postgresql://postgres@127.0.0.1:")
     assert isinstance(error.__cause__, psycopg.OperationalError)
+    said = await asyncio.to_thread(cluster_refusal, url)
+    assert all(word in said for word in words)
+    events: list[Event] = []
+    scheduler = Recorder(tmp_path / "trace").wrap(Scheduler(url, listeners=[events.append]))
+    with pytest.raises(ScheduleTaskError) as told:
+        await scheduler.initialize([])
+    await scheduler.stop()
+    (failed,) = [event for event in events if event.name == "SchedulerInitializationFailed"]
+    check_no_secret(f"{events} {told.value} {told.value.__cause__} {told.value.details}")
+    check_no_secret((tmp_path / "trace").read_text() + log.getvalue())
+    assert all(word in str(told.value.__cause__) for word in words)
+    assert str(told.value.__cause__) in failed.fields["error"]
+
+
+def test_looking_makes_nothing(postgres_url: str, postgres: PostgresServer, postgres_database: str) -> None:
+    """`duly cluster` on an empty database says so, and leaves it empty."""
+    assert "start a scheduler on it first" in cluster_refusal(postgres_url)
+    count = "SELECT count(*) FROM pg_namespace WHERE nspname = 'duly'"
+    assert postgres.value(count, database=postgres_database) == 0
+
+
+@pytest.mark.parametrize("command_line", [["cluster"], ["store", "copy", __file__]])
+def test_address_without_its_beginning(command_line: list[str]) -> None:
+    """An address that lacks postgresql:// is taken for a file, and not repeated either."""
+    said = command(*command_line, f"me:{SECRET}@db.example/app", code=2).stderr
+    assert "postgresql://host/database" in said
 
 
 async def test_unknown_host() -> None:
@@ -67,12 +138,6 @@ async def test_unknown_host() -> None:
     error = await refused(f"postgresql://me:{SECRET}@no-such-host.invalid/x", passes=True)
     assert "cannot be reached (" in error.message
     assert "no-such-host.invalid" in error.message
-
-
-async def test_wrong_password(postgres_url: str) -> None:
-    """The password is wrong; it is not repeated."""
-    error = await refused(as_role(postgres_url, "postgres"))
-    assert "refuses the password" in error.message
 
 
 async def test_no_password(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +282,8 @@ async def test_unreadable_address(url: str) -> None:
     error = await refused(url)
     assert error.message.startswith("Store postgresql://…: ")
     assert error.__cause__ is None
+    if url.startswith("postgresql:"):
+        await asyncio.to_thread(command, "cluster", url, code=69)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,16 @@
 """A cluster store in PostgreSQL: odd names and settings, locks of others, broken connections."""
 
 import asyncio
+import socket
+import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
@@ -17,8 +22,6 @@ from duly.cluster.connection import _is_over
 from duly.cluster.postgres_table import PostgresTable
 from duly.cluster.table import (
     Claim,
-    ComeBack,
-    Fence,
     Heartbeat,
     Join,
     Put,
@@ -26,7 +29,6 @@ from duly.cluster.table import (
     ReadRuns,
     ReadTasks,
     Reconcile,
-    RemoveOne,
     RowEnd,
     TableRequest,
 )
@@ -34,12 +36,23 @@ from duly.errors import ListRefusedError, StoreError
 from duly.instant import SECOND_US
 from duly.integrations import current
 from duly.scheduler import TaskTuple
-from tests.worlds.postgres import STEADY_LEASE_S, PostgresServer, until
+from tests.worlds.postgres import (
+    STEADY_LEASE_S,
+    PgBouncer,
+    PostgresMissingError,
+    PostgresServer,
+    Servers,
+    until,
+)
 from tests.worlds.proxy import Proxy, through
 
 NEVER = "0 0 29 2 *"
 NAMES = [" ", "nul \0 here", "%s %(name)s {schema}", "quote ' \" \\", "ä\n\t𝄞", "n" * 5_000]
 SCHEMA = 'Odd "name" \' 100% {schema}'
+
+
+async def nothing() -> None:
+    pass
 
 
 class Table:
@@ -109,21 +122,17 @@ async def test_strange_names(postgres_url: str) -> None:
 
 async def test_list_that_removes_everything(postgres_url: str) -> None:
     """The error names the nodes whose tasks would all go, and says what to do; nothing was changed."""
-
-    async def body() -> None:
-        pass
-
     first = Scheduler(postgres_url)
-    await first.initialize([("a", NEVER, body, timedelta(0))])
+    await first.initialize([("a", NEVER, nothing, timedelta(0))])
     second = Scheduler(postgres_url)
     with pytest.raises(ListRefusedError, match="replace=True") as refused:
-        await second.initialize([("b", NEVER, body, timedelta(0))])
+        await second.initialize([("b", NEVER, nothing, timedelta(0))])
     assert refused.value.details["namespace"] == "default"
     assert len(refused.value.details["nodes"]) == 1
-    await second.initialize([("b", NEVER, body, timedelta(0)), ("a", NEVER, body, timedelta(0))])
+    await second.initialize([("b", NEVER, nothing, timedelta(0)), ("a", NEVER, nothing, timedelta(0))])
     await second.stop()
     other = Scheduler(PostgresStore(postgres_url, replace=True))
-    await other.initialize([("c", NEVER, body, timedelta(0))])
+    await other.initialize([("c", NEVER, nothing, timedelta(0))])
     await asyncio.gather(other.stop(), first.stop())
 
 
@@ -133,13 +142,10 @@ async def test_dropped_schema_is_made_again(
     """A schema that is dropped under a scheduler is told of; a scheduler that begins later makes it again."""
     events: list[Event] = []
 
-    async def body() -> None:
-        pass
-
     # With a short lease a heartbeat would not wait for the end of a DROP on a loaded machine.
     store = PostgresStore(postgres_url, lease=timedelta(seconds=STEADY_LEASE_S))
     scheduler = Scheduler(store, listeners=[events.append])
-    await scheduler.initialize([("a", NEVER, body, timedelta(0))])
+    await scheduler.initialize([("a", NEVER, nothing, timedelta(0))])
     postgres.rows("DROP SCHEMA duly CASCADE", database=postgres_database)
     await asyncio.to_thread(
         until,
@@ -149,8 +155,98 @@ async def test_dropped_schema_is_made_again(
     faults = [event.fields["error"] for event in events if event.name == "StoreFault"]
     assert "has lost our tables" in faults[0]
     await scheduler.stop()
-    await scheduler.initialize([("a", NEVER, body, timedelta(0))])
+    await scheduler.initialize([("a", NEVER, nothing, timedelta(0))])
     await scheduler.stop()
+
+
+async def test_reachable_later(postgres: PostgresServer, postgres_url: str) -> None:
+    """A scheduler that could not begin can begin later, on the same object, and again after a stop."""
+    with Proxy(postgres.port) as cable:
+        scheduler = Scheduler(through(postgres_url, cable.port))
+        cable.cut()
+        with pytest.raises(ScheduleTaskError):
+            await scheduler.initialize([("task", NEVER, nothing, timedelta(0))])
+        cable.heal()
+        for _ in range(2):
+            await scheduler.initialize([("task", NEVER, nothing, timedelta(0))])
+            await scheduler.stop()
+
+
+async def test_busy_loop_keeps_its_lease(postgres_url: str) -> None:
+    """Two nodes whose loop is busy with a burst for longer than a lease keep it, and no body is blamed."""
+    events: list[Event] = []
+    left, is_done = {f"task {number}" for number in range(500)}, asyncio.Event()
+
+    async def work(name: str) -> None:
+        until_s = time.perf_counter() + STEADY_LEASE_S / 480  # all of them together: longer than a lease
+        while time.perf_counter() < until_s:
+            pass
+        left.discard(name)
+        if not left:
+            is_done.set()
+
+    burst = [(name, "* * * * *", partial(work, name), timedelta(0)) for name in sorted(left)]
+    store = partial(PostgresStore, postgres_url, lease=timedelta(seconds=STEADY_LEASE_S))
+    nodes = [Scheduler(store(), listeners=[events.append]) for _ in range(2)]
+    for node in nodes:
+        await node.initialize(burst)
+    await is_done.wait()
+    for node in nodes:
+        await node.stop()
+    # If the host lets the loop wait for a second, a node gives up the claim that is on its way: it comes back
+    # under a new id. It has no run then that it could lose.
+    lost = {"LoopBlocked", "NodeFenced", "TrustLost"}
+    assert [event for event in events if event.name in lost] == []
+    assert [event for event in events if event.fields.get("released")] == []
+
+
+async def test_default_timeout_of_sockets(
+    postgres_url: str, postgres: PostgresServer, postgres_database: str
+) -> None:
+    """A default timeout of sockets, such as that of Celery's beat, delays no heartbeat."""
+    beats = "SELECT max(beat) FROM duly.node"
+    socket.setdefaulttimeout(60)
+    try:
+        scheduler = Scheduler(postgres_url)
+        await scheduler.initialize([("task", NEVER, nothing, timedelta(0))])
+    finally:
+        socket.setdefaulttimeout(None)
+    enough = partial(postgres.value, beats, database=postgres_database)
+    await asyncio.to_thread(until, lambda: enough() >= 4, "four heartbeats")
+    await scheduler.stop()
+
+
+@pytest.fixture
+def certificate(postgres_servers: Servers) -> Path:
+    """A certificate that signs itself; beside it is its key."""
+    home = postgres_servers.directory("tls")
+    home.mkdir(mode=0o755)
+    made = home / "certificate"
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    command = [*make.split(), "-keyout", str(made.with_suffix(".key")), "-out", str(made)]
+    subprocess.run(command, check=True, capture_output=True)
+    made.chmod(0o644)
+    return made
+
+
+async def test_tls(postgres: PostgresServer, postgres_database: str, certificate: Path) -> None:
+    """A node reaches a server that wants TLS, and checks its certificate. Without TLS it is told so."""
+    try:
+        pooler = PgBouncer(postgres, certificate=(certificate, certificate.with_suffix(".key")))
+    except PostgresMissingError as error:
+        pytest.skip(str(error))
+    tls_url = pooler.url(postgres_database)
+    ran = asyncio.Event()
+
+    async def run() -> None:
+        ran.set()
+
+    scheduler = Scheduler(f"{tls_url}?sslmode=verify-ca&sslrootcert={certificate}")
+    await scheduler.initialize([("task", "* * * * *", run, timedelta(0))])
+    await ran.wait()
+    await scheduler.stop()
+    with pytest.raises(StoreError, match="SSL required"):
+        await PostgresStore(f"{tls_url}?sslmode=disable").open("id")
 
 
 # --- opening ---
@@ -284,24 +380,6 @@ def test_claim_does_not_ask_the_time_for_each_row(
     table.bring(*(f"task {number}" for number in range(100)))
     before = int(postgres.value("SELECT nextval('public.asked')", database=postgres_database))
     assert times_asked() - before == with_two
-
-
-@pytest.mark.parametrize("how", ["end", "fence", "return"])
-def test_row_of_a_removed_task_goes_with_its_run(
-    postgres: PostgresServer, postgres_database: str, table: Table, how: str
-) -> None:
-    """However the run of a removed task ends, nothing of the task stays."""
-    (row,) = table.table.do(Claim(node=1, gen=1_000, limit=1)).claimed
-    table.table.do(RemoveOne(name=row.name))
-    end = RowEnd(row.id, row.name, row.hash, row.token, row.started_us, "[]", 0)
-    requests: dict[str, TableRequest[Any]] = {
-        "end": Claim(node=1, gen=1_000, ends=[end]),
-        "fence": Fence(by="n2", node=1, beat=0),
-        "return": ComeBack(before=[1], node=2, name="n1", lease_us=SECOND_US, version="0", cut=[end]),
-    }
-    table.table.do(requests[how])
-    left = postgres.rows("SELECT name FROM duly.task", database=postgres_database)
-    assert [name for (name,) in left] == ["b" if row.name == "a" else "a"]
 
 
 # --- locks and connections ---

@@ -411,6 +411,9 @@ def test_checked_entries_check_the_same() -> None:
     assert (again.services, again.timers, again.invalid) == (once.services, once.timers, ())
 
 
+ESCAPED = "in a user or password write @ as %40, / as %2F, ? as %3F, # as %23 and % as %25"
+
+
 @pytest.mark.parametrize(
     ("table", "reasons"),
     [
@@ -424,6 +427,14 @@ def test_checked_entries_check_the_same() -> None:
         (
             {"store": "mysql://app:secret@db/app"},
             ["store must be the path of a SQLite file or begin with postgresql://"],
+        ),
+        (
+            {"store": "postgresql://a:pass/word@db/app"},
+            [f"store is an address that can be read in two ways; {ESCAPED}"],
+        ),
+        (
+            {"store": "postgresql://a:secret@db:0/app"},
+            [f"store has a port that is no number from 1 to 65535; {ESCAPED}"],
         ),
         ({"lease_sec": 0.1}, ["lease_sec must be at least 0.5 s, not 0.1"]),
         ({"socket": 3}, ["socket must be text, not 3"]),

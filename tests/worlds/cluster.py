@@ -1,10 +1,9 @@
 """A cluster of real processes on a real database: to start, kill, freeze and cut off, and to look at.
 
 `World(url, directory)` starts nodes (`tests.worlds.cluster_program`), each behind a cable of its own if
-wanted, and watches them from the outside: what it knows of a run are the lines that its process wrote.
-`World.account()` looks at all of them together: no task runs twice at once, and what was cut off started
-once more, once, under the same run id and with a greater token. `World.verify()` has their traces
-judged by `duly verify`.
+wanted. What it knows of a run are the lines that its process wrote. `World.account()` looks at all of them
+together: no task runs twice at once, and what was cut off started once more, once, under the same run id and
+with a greater token. Then it has their traces judged by `duly verify`.
 
 Nothing here sleeps. Each wait is for a line or for what the database shows. A wait in vain tells everything.
 """
@@ -17,14 +16,13 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from duly.cluster import PostgresStore
-from duly.cluster.postgres_table import PostgresTable
 from duly.cluster.table import NodeView, ReadNodes
 from tests.acceptance.running import DULY, PATIENCE_S, StreamLines
 from tests.worlds.postgres import SHORT_LEASE_S, until
@@ -106,12 +104,6 @@ class NodeProcess:
         self.cut_us = now_us()
         os.kill(self.process.pid, signal.SIGSTOP)
 
-    def pause(self) -> None:
-        """Stop it for a fifth of a second, which is no part of any lease that we use."""
-        os.kill(self.process.pid, signal.SIGSTOP)
-        time.sleep(0.2)  # this is what happens to it, not a wait for anything
-        self.thaw()
-
     def thaw(self) -> None:
         """Let it go on."""
         os.kill(self.process.pid, signal.SIGCONT)
@@ -129,7 +121,9 @@ class NodeProcess:
         self.until("ready", after=before)
 
     def stop(self) -> None:
-        """End it in order."""
+        """End it in order, and its runs first."""
+        for name in self.running:
+            self.tell("end", name)
         self.process.send_signal(signal.SIGTERM)
         self.ended()
 
@@ -178,9 +172,10 @@ class NodeProcess:
                 found.append((line.at_us, kind, json.loads(facts)))
         return found
 
-    def starts(self, name: str = "") -> int:
-        """How many starts of a task, or of all, it has said."""
-        return sum(not name or line.rest.split()[0] == name for line in self.said("start"))
+    @property
+    def running(self) -> list[str]:
+        """The long tasks that it runs."""
+        return [run.name for run in self.runs() if run.how == "open" and run.name.startswith("long")]
 
     def runs(self) -> list[Seen]:
         """Its runs, as it told of them until it was cut off."""
@@ -206,40 +201,75 @@ class NodeProcess:
         return list(runs.values())
 
 
-class World:
-    """Nodes on one database, and what is seen of them."""
+class Processes:
+    """Processes on one database: how they reach it, and what it shows of them."""
 
-    def __init__(self, url: str, directory: Path, *, lease_s: float = SHORT_LEASE_S) -> None:
+    def __init__(self, url: str, directory: Path, lease_s: float, **store: str) -> None:
         self.url = url
         self.directory = directory
         self.lease_s = lease_s
-        self.nodes: list[NodeProcess] = []
-        self.proxies: list[Proxy] = []
-        self._table: PostgresTable | None = None
+        self.opened = ExitStack()
+        self.table = PostgresStore(url, **store).table(patience_s=60)
+        self.opened.callback(self.table.close)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for node in self.nodes:
-            node.end()
-        for proxy in self.proxies:
-            proxy.close()
-        if self._table is not None:
-            self._table.close()
-
-    # --- making ---
+        self.opened.close()
 
     def cable(self, port: int) -> tuple[Proxy, str]:
         """A cable to the database behind *port*, and the address at this end of it."""
-        self.proxies.append(Proxy(port))
-        return self.proxies[-1], through(self.url, self.proxies[-1].port)
+        proxy = self.opened.enter_context(Proxy(port))
+        return proxy, through(self.url, proxy.port)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The name of each process by its pid."""
+        raise NotImplementedError
+
+    def story(self) -> str:
+        """What all have said."""
+        raise NotImplementedError
+
+    def name_of(self, node: str) -> str:
+        """The name of the process that is a node of the database."""
+        return self.names.get(node.rpartition(":")[2], "?")
+
+    def living(self) -> list[NodeView]:
+        """The nodes that are neither fenced nor gone, as an outsider sees them."""
+        return [view for view in self.table.do(ReadNodes())[1] if view.fenced_us is None]
+
+    def until_alive(self, *among: Any) -> None:
+        """Wait until these are the living nodes, and no others."""
+        names = sorted(each.name for each in among)
+        self.until(
+            lambda: sorted(self.name_of(view.name) for view in self.living()) == names, f"{names} live"
+        )
+
+    def until(self, is_so: Callable[[], object], what: str) -> None:
+        """Wait until something holds that nobody tells us; or tell everything."""
+        try:
+            until(is_so, what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.story()}") from None
+
+
+class World(Processes):
+    """Nodes, and what is seen of them."""
+
+    def __init__(self, url: str, directory: Path, *, lease_s: float = SHORT_LEASE_S) -> None:
+        super().__init__(url, directory, lease_s)
+        self.nodes: list[NodeProcess] = []
+
+    # --- making ---
 
     def begin(
         self, name: str, listed: Tasks, *options: str, url: str = "", is_awaited: bool = True
     ) -> NodeProcess:
         """Start a node; on return its list has taken effect."""
         node = NodeProcess(self, name, url or self.url, listed, *options)
+        self.opened.callback(node.end)
         self.nodes.append(node)
         if is_awaited:
             node.until("ready")
@@ -259,36 +289,26 @@ class World:
 
     # --- looking ---
 
-    def views(self) -> list[NodeView]:
-        """The nodes as an outsider sees them, also those that were fenced."""
-        if self._table is None:
-            self._table = PostgresStore(self.url).table(patience_s=60)
-        return list(self._table.do(ReadNodes())[1])
+    @property
+    def names(self) -> dict[str, str]:
+        """The name of each node by its pid."""
+        return {str(node.process.pid): node.name for node in self.nodes}
 
-    def alive(self) -> set[str]:
-        """The names of the nodes that are neither fenced nor gone."""
-        names = {str(node.process.pid): node.name for node in self.nodes}
-        return {names[view.name.rpartition(":")[2]] for view in self.views() if view.fenced_us is None}
+    def beat(self, node: NodeProcess) -> int:
+        """How many heartbeats of a node have arrived."""
+        return next(view.beat for view in self.living() if self.name_of(view.name) == node.name)
 
-    def until_alive(self, *nodes: NodeProcess) -> None:
-        """Wait until these are the living nodes."""
-        wanted = {node.name for node in nodes}
-        self.until(lambda: self.alive() == wanted, f"{sorted(wanted)} live")
-
-    def until(self, is_so: Callable[[], object], what: str) -> None:
-        """Wait until something holds that nobody tells us; or tell everything."""
-        try:
-            until(is_so, what)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.story()}") from None
-
-    def until_started(self, name: str, *, among: Sequence[NodeProcess] = (), after_us: int = 0) -> Seen:
+    def until_started(
+        self, name: str, *, among: Sequence[NodeProcess] = (), after_us: int | None = 0
+    ) -> Seen:
         """The first run of a task that began after a time, on one of these nodes, once it is there."""
         found: list[Seen] = []
 
         def is_so() -> bool:
             found[:] = [
-                run for run in self.runs(name) if run.start_us > after_us and (not among or run.node in among)
+                run
+                for run in self.runs(name)
+                if run.start_us > (after_us or 0) and (not among or run.node in among)
             ]
             return bool(found)
 
@@ -297,12 +317,26 @@ class World:
 
     def runner(self, name: str) -> NodeProcess:
         """The node on which a long task runs, once it does."""
-        self.until(lambda: self._open(name), f"{name} runs")
-        (run,) = self._open(name)
-        return run.node
+        found: list[NodeProcess] = []
 
-    def _open(self, name: str) -> list[Seen]:
-        return [run for run in self.runs(name) if run.how == "open"]
+        def is_so() -> bool:
+            found[:] = [run.node for run in self.runs(name) if run.how == "open"]
+            return bool(found)
+
+        self.until(is_so, f"{name} runs")
+        (node,) = found
+        return node
+
+    def others(self, *gone: NodeProcess) -> list[NodeProcess]:
+        """All nodes but these."""
+        return [node for node in self.nodes if node not in gone]
+
+    def until_all_started(
+        self, *names: str, among: Sequence[NodeProcess] = (), after_us: int | None = 0
+    ) -> None:
+        """Wait until each of these tasks has begun after a time, on one of these nodes."""
+        for name in names:
+            self.until_started(name, among=among, after_us=after_us)
 
     def runs(self, name: str = "") -> list[Seen]:
         """All runs of a task, or of all, on whatever node, by their starts."""
@@ -324,26 +358,26 @@ class World:
 
     # --- judging ---
 
-    def account(self, *, excused: Iterable[str] = ()) -> None:
-        """No task ran twice at once; a run that was cut off was followed by a restart, and no other was.
+    def check_steady(self, *hows: str) -> None:
+        """No lease was lost, and every long run goes on, or has ended in one of these ways."""
+        assert {run.how for run in self.runs() if run.name.startswith("long")} <= {"open", *hows}
+        assert self.events("TrustLost", "NodeFenced") == []
 
-        The tasks *excused* may overlap: their callbacks do not hear that they are cancelled.
-        """
+    def account(self) -> None:
+        """No task ran twice at once; a run that was cut off was followed by a restart, and no other was."""
         by_task: dict[str, list[Seen]] = defaultdict(list)
         for run in self.runs():
             by_task[run.name].append(run)
         cuts_us = [node.cut_us for node in self.nodes if node.cut_us is not None]
         cuts_us += [at_us for at_us, *_ in self.events("TrustLost", "NodeReturned")]
-        for name, runs in by_task.items():
-            if name not in excused:
-                _account_for(runs, cuts_us, self.story)
+        for runs in by_task.values():
+            _account_for(runs, cuts_us, self.story)
 
     def verify(self) -> None:
-        """Let `duly verify` judge the traces of all nodes together."""
-        traces = [str(node.trace) for node in self.nodes]
-        answer = subprocess.run(
-            [DULY, "verify", *traces], check=False, capture_output=True, text=True, timeout=PATIENCE_S
-        )
+        """Account for all runs, and let `duly verify` judge the traces of all nodes together."""
+        self.account()
+        command = [DULY, "verify", *(str(node.trace) for node in self.nodes)]
+        answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
         assert answer.returncode == 0, f"{answer.stdout}\n{answer.stderr}\n{self.story()}"
 
 

@@ -12,18 +12,16 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from duly.cluster.postgres import PostgresStore
-from duly.cluster.table import Fence, NodeView, ReadNodes, ReadTasks, SetPaused
+from duly.cluster.table import Fence, ReadTasks, SetPaused
 from duly.daemon.sharing import SCHEMA
 from tests.acceptance.running import Home, Running, settings, table, timer
+from tests.worlds.cluster import Processes
 from tests.worlds.postgres import SHORT_LEASE_S, until
 from tests.worlds.postgres_guard import is_alive
-from tests.worlds.proxy import Proxy, through
 
 RARELY: dict[str, Any] = {"on_calendar": {"minute": 0, "hour": 0, "day_of_month": 29, "month": 2}}
 """A trigger that does not come while a test runs."""
@@ -90,7 +88,7 @@ class Machine:
 
     def start(self, *options: str, is_awaited: bool = True) -> Self:
         """Begin a life; on return its timers are at work, or it waits."""
-        self.lives.append(self._fleet.opened(self, options))
+        self.lives.append(self._fleet.begin_life(self, options))
         if is_awaited:
             self.daemon.log.until("TimersEnabled")
         return self
@@ -126,22 +124,13 @@ class Machine:
         """The lines of its log so far that match."""
         return [line for line in list(self.daemon.log.lines)[after:] if re.search(pattern, line)]
 
-    def reasons(self, job: str) -> list[str]:
-        """Why it started a job, over all its lives, in order."""
-        pattern = rf"ServiceRunStarted service={job} .*\breason=(\S+)"
-        lines = [line for life in self.lives for line in list(life.log.lines)]
-        return [found[1] for line in lines if (found := re.search(pattern, line)) is not None]
 
-
-class Fleet:
+class Fleet(Processes):
     """Machines on one database, and what is seen of them."""
 
     def __init__(self, url: str, directory: Path, *, lease_s: float = SHORT_LEASE_S) -> None:
-        self.url = url
-        self.directory = directory
-        self.lease_s = lease_s
+        super().__init__(url, directory, lease_s, schema=SCHEMA)
         self.machines: list[Machine] = []
-        self._stack = ExitStack()
         quick, long = directory / "quick.sh", directory / "long.py"
         quick.write_text(_QUICK)
         long.write_text(_LONG)
@@ -149,18 +138,6 @@ class Fleet:
         self._long = [sys.executable, "-I", "-S", str(long)]
         self._notes = directory / "notes"
         self._notes.touch()
-        self._table = PostgresStore(url, schema=SCHEMA).table(patience_s=60)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for machine in self.machines:
-            for life in machine.lives:
-                if life.process.poll() is None:
-                    life.send(signal.SIGCONT)
-        self._stack.close()
-        self._table.close()
 
     # --- making ---
 
@@ -177,36 +154,31 @@ class Fleet:
     def configured(self, text: str, url: str) -> str:
         """The file of a machine, but for the dashboard."""
         shared = {"timers": True, "store": url, "lease_sec": self.lease_s, "timezone": "UTC"}
-        return settings(**shared) + text
+        # A deaf job goes on as long as a test looks at it.
+        return settings(**shared, kill_grace_sec=100, shutdown_timeout_sec=200) + text
 
     def machine(self, name: str, text: str, *, url: str = "") -> Machine:
         """A machine that does not run yet."""
         self.machines.append(Machine(self, name, text, url or self.url))
         return self.machines[-1]
 
-    def opened(self, machine: Machine, options: Sequence[str]) -> Running:
+    def begin_life(self, machine: Machine, options: Sequence[str]) -> Running:
         """A new life of a machine; it does not outlive the fleet."""
         env = {"MACHINE": machine.name, "NOTES": str(self._notes)}
-        trace = ("--trace", str(self._trace_of(machine, len(machine.lives))))
-        return self._stack.enter_context(
+        trace = ("--trace", str(self.directory / f"{machine.name}-{len(machine.lives)}.jsonl"))
+        return self.opened.enter_context(
             machine.home.running(*options, *trace, "--no-echo", env=env, is_awaited=False)
         )
 
-    def _trace_of(self, machine: Machine, life: int) -> Path:
-        return self.directory / f"{machine.name}-{life}.jsonl"
-
     def begin(self, names: Iterable[str], text: str, *, urls: Sequence[str] = ()) -> list[Machine]:
-        """Start machines with the same file, one after the other."""
-        begun = [
-            self.machine(name, text, url=urls[n] if urls else "").start() for n, name in enumerate(names)
-        ]
-        self.until_shared(*begun)
+        """Start machines with the same file, all together."""
+        begun = [self.machine(name, text, url=urls[n] if urls else "") for n, name in enumerate(names)]
+        for machine in begun:
+            machine.start(is_awaited=False)
+        for machine in begun:
+            machine.until("TimersEnabled")
+        self.until_alive(*begun)
         return begun
-
-    def cable(self, port: int) -> tuple[Proxy, str]:
-        """A cable to the database behind *port*, and the address at this end of it."""
-        proxy = self._stack.enter_context(Proxy(port))
-        return proxy, through(self.url, proxy.port)
 
     def let_end(self, job: str) -> None:
         """Have a long job end, now and whenever it runs."""
@@ -255,52 +227,38 @@ class Fleet:
         """Wait until a machine has begun to run something, after a place in the notes."""
         self.until(lambda: self.begins(on=[machine], after=after), f"{machine.name} runs something")
 
-    def until_ended(self, job: str) -> None:
-        """Wait until a run of a job has come to its end."""
-        self.until(lambda: any(note.kind == "end" for note in self.notes(job)), f"{job} ends")
-
     def until_going_on(self, jobs: Iterable[str], *, on: Sequence[Machine] = (), count: int = 2) -> None:
         """Wait until each of these jobs has begun *count* more times, on these machines."""
         after = self.mark()
         for job in jobs:
             self.until_begun(job, on=on, after=after, count=count)
 
-    def nodes(self) -> list[NodeView]:
-        """The living nodes, as an outsider sees them."""
-        _, nodes = self._table.do(ReadNodes())
-        return [node for node in nodes if node.fenced_us is None]
-
     def fence(self, node: int) -> bool:
         """Declare a node dead, as another node would; whether that was done."""
-        (beat,) = [each.beat for each in self.nodes() if each.node == node]
-        return self._table.do(Fence(by="test", node=node, beat=beat)) is not None
+        (beat,) = [each.beat for each in self.living() if each.node == node]
+        return self.table.do(Fence(by="test", node=node, beat=beat)) is not None
 
     def pause(self, job: str, *, is_on: bool) -> None:
         """Have nobody claim a timer, or let it be claimed again."""
-        assert self._table.do(SetPaused(name=job, is_paused=is_on))
+        assert self.table.do(SetPaused(name=job, is_paused=is_on))
+
+    def reasons(self, job: str) -> list[str]:
+        """Why a job was started, on all machines in all their lives."""
+        pattern = rf"ServiceRunStarted service={job} .*\breason=(\S+)"
+        lives = [life for machine in self.machines for life in machine.lives]
+        return sorted(
+            found[1] for life in lives for line in list(life.log.lines) if (found := re.search(pattern, line))
+        )
 
     def runs_on(self, job: str) -> str:
         """The name of the machine that has claimed the timer of that name; empty if none has."""
-        (view,) = self._table.do(ReadTasks(name=job))
-        return "" if view.run_by is None else self._named(view.run_by)
+        (view,) = self.table.do(ReadTasks(name=job))
+        return "" if view.run_by is None else self.name_of(view.run_by)
 
-    def _named(self, node: str) -> str:
-        pids = {str(life.pid): machine.name for machine in self.machines for life in machine.lives}
-        return pids.get(node.rpartition(":")[2], "?")
-
-    def until_shared(self, *among: Machine) -> None:
-        """Wait until these are the living nodes, and no others."""
-        names = sorted(machine.name for machine in among)
-        self.until(
-            lambda: sorted(self._named(node.name) for node in self.nodes()) == names, f"{names} are the nodes"
-        )
-
-    def until(self, is_so: Callable[[], object], what: str, timeout_s: float = 60) -> None:
-        """Wait until something holds that nobody tells us; or tell everything."""
-        try:
-            until(is_so, what, timeout_s)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.story()}") from None
+    @property
+    def names(self) -> dict[str, str]:
+        """The machine of each daemon, by the pid of that."""
+        return {str(life.pid): machine.name for machine in self.machines for life in machine.lives}
 
     def story(self) -> str:
         """What all daemons said, each for itself, and the last notes."""
@@ -314,32 +272,26 @@ class Fleet:
 
     # --- judging ---
 
-    def traces(self) -> list[Path]:
-        """What all daemons have recorded, each in all its lives."""
-        paths = [self._trace_of(machine, n) for machine in self.machines for n in range(len(machine.lives))]
-        return [path for path in paths if path.exists()]
-
     def verdict(self, *, code: int = 0) -> Any:
-        """What the judge of all traces together says."""
-        judged = self.machines[0].home.duly("verify", "--json", *map(str, self.traces()), config=False)
+        """What the judge of all traces together says, if there are any."""
+        traces = map(str, sorted(self.directory.glob("*.jsonl")))
+        judged = self.machines[0].home.duly("verify", "--json", *traces, config=False)
         assert judged.returncode == code, f"{judged.stdout}{judged.stderr}\n{self.story()}"
         return json.loads(judged.stdout)
 
-    def account(self, *, excused: Iterable[str] = ()) -> None:
-        """No two runs of one job were there at the same time, on whatever machines; but for the *excused*.
+    def account(self) -> None:
+        """No two runs of one job were there at the same time, on whatever machines.
 
         Nor has any monitor objected to anything, nor does the judge of all traces together.
         """
-        if self.traces():
+        if self.machines:
             self.verdict()
         for life in (life for machine in self.machines for life in machine.lives):
-            objections = [line for line in list(life.log.lines) if "PropertyViolated" in line]
+            objections = life.log.matching("PropertyViolated")
             assert objections == [], f"{objections}\n{self.story()}"
         latest: dict[str, tuple[str, int]] = {}
         over: dict[str, set[tuple[str, int]]] = {}
         for note in self.notes():
-            if note.job in set(excused):
-                continue
             past = over.setdefault(note.job, set())
             assert note.run not in past, (
                 f"{note.job} runs on {note.machine} and {latest[note.job]} (note {note.at})\n{self.story()}"

@@ -1,31 +1,33 @@
-"""Nodes that cannot reach the database, or only slowly, and a database that is away for all."""
+"""Nodes that cannot reach the database, or only slowly; a server that restarts; a standby in its place."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.worlds.cluster import NodeProcess, World, now_us, tasks
-from tests.worlds.postgres import PgBouncer, PostgresMissingError, PostgresServer
-from tests.worlds.proxy import Proxy
+from tests.worlds.postgres import STEADY_LEASE_S, PgBouncer, PostgresMissingError, PostgresServer
+from tests.worlds.proxy import Proxy, through
 
 LONG = [f"long-{n}" for n in range(4)]
 FLAKY = [f"flaky-{n}" for n in range(4)]
 ALL = tasks(*LONG, *FLAKY)
 
 
+@pytest.fixture
+def cable(own_postgres: PostgresServer) -> Iterator[Proxy]:
+    """What leads to the primary, wherever it is."""
+    with Proxy(own_postgres.port) as proxy:
+        yield proxy
+
+
 def cabled(world: World, port: int) -> tuple[NodeProcess, NodeProcess, Proxy, Proxy]:
     """Two nodes, each behind a cable of its own; the first is the one that runs long tasks."""
     cables = [world.cable(port) for _ in "ab"]
     nodes = world.begin_all("ab", ALL, urls=[url for _, url in cables])
-    for name in LONG:
-        world.until_started(name)
+    world.until_all_started(*LONG)
     first = nodes.index(world.runner(LONG[0]))
     return nodes[first], nodes[1 - first], cables[first][0], cables[1 - first][0]
-
-
-def running(node: NodeProcess) -> list[str]:
-    """The long tasks that a node runs."""
-    return [run.name for run in node.runs() if run.how == "open" and run.name in LONG]
 
 
 @pytest.mark.parametrize("is_heard", [False, True], ids=["nothing passes", "only answers are lost"])
@@ -35,31 +37,26 @@ def test_partition(world: World, postgres: PostgresServer, is_heard: bool) -> No
     If its requests arrive and the answers do not, it lets go too.
     """
     a, b, cable, _ = cabled(world, postgres.port)
-    cut = running(a)
-    if is_heard:
-        cable.swallow_answers()
-    else:
-        cable.swallow()
+    cut = a.running
+    (cable.swallow_answers if is_heard else cable.swallow)()
     cut_us = now_us()
     a.until("event TrustLost")
     a.until("event StoreFault")
     for name in cut:
         a.until(f"end {name} .* cancelled")
-    for name in [*cut, *FLAKY]:
-        world.until_started(name, among=[b], after_us=cut_us)
-    starts = a.starts()
+    world.until_all_started(*cut, *FLAKY, among=[b], after_us=cut_us)
+    starts = len(a.said("start"))
     for name in cut:
         ended_us = next(run.end_us for run in a.runs() if run.name == name and run.how == "cancelled")
         again_us = next(run.start_us for run in b.runs() if run.name == name and run.cause == "interrupted")
         assert ended_us is not None
         assert ended_us < again_us
-    assert a.starts() == starts
+    assert len(a.said("start")) == starts
     before = a.mark()
     cable.heal()
     a.until("event NodeReturned", after=before)
     a.until("start flaky", after=before)
     world.until_alive(a, b)
-    world.account()
     world.verify()
 
 
@@ -71,34 +68,24 @@ def test_cut(world: World, postgres: PostgresServer) -> None:
         cable.cut()
         cable.heal()
         a.until("start flaky", count=2, after=a.mark())
-    assert {run.how for run in world.runs() if run.name in LONG} == {"open"}
-    assert world.events("TrustLost", "NodeFenced") == []
+    world.check_steady()
     world.until_alive(a, b)
-    world.account()
     world.verify()
 
 
 def test_slow_answers(postgres: PostgresServer, postgres_url: str, tmp_path: Path) -> None:
     """Answers that take longer than a heartbeat, and less than the lease, cost nothing but time."""
-    with World(postgres_url, tmp_path, lease_s=4) as world:
+    with World(postgres_url, tmp_path, lease_s=6) as world:
         a, _, cable, _ = cabled(world, postgres.port)
-        (before,) = [view.beat for view in world.views() if view.name.endswith(f":{a.process.pid}")]
-        cable.delay(0.8, requests=False)
+        before = world.beat(a)
+        cable.delay(1.2, requests=False)
         for name in LONG:
             slow_us = now_us()
             world.runner(name).tell("fail", name)
             world.until_started(name, after_us=slow_us)
-        world.until(
-            lambda: (
-                max(view.beat for view in world.views() if view.name.endswith(f":{a.process.pid}"))
-                > before + 8
-            ),
-            "more heartbeats than a lease has",
-        )
+        world.until(lambda: world.beat(a) > before + 6, "more heartbeats than a lease has")
         cable.heal()
-        assert {run.how for run in world.runs() if run.name in LONG} == {"open", "failed"}
-        assert world.events("TrustLost", "NodeFenced") == []
-        world.account()
+        world.check_steady("failed")
         world.verify()
 
 
@@ -114,10 +101,7 @@ def test_node_lost_while_it_brings_a_list(
     bringer = world.begin("bringer", ALL, "--more", "5000", url=url, is_awaited=False)
     copying = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND query LIKE %s"
     world.until(lambda: postgres.value(copying, postgres_database, "%duly_incoming%"), "the list is copied")
-    if is_frozen:
-        bringer.freeze()
-    else:
-        cable.swallow()
+    (bringer.freeze if is_frozen else cable.swallow)()
     for _ in range(3):
         lost_us = now_us()
         for name in FLAKY:
@@ -129,26 +113,6 @@ def test_node_lost_while_it_brings_a_list(
     world.account()
 
 
-def test_database_away_for_all(own_postgres: PostgresServer, tmp_path: Path) -> None:
-    """While nobody has the database nothing starts; when it is back everything goes on."""
-    with World(own_postgres.url(), tmp_path) as world:
-        a, b, *cables = cabled(world, own_postgres.port)
-        cut = running(a)
-        for cable in cables:
-            cable.cut()
-        a.until("event TrustLost")
-        for node in (a, b):
-            node.until("event StoreFault")
-        away_us = now_us()
-        for cable in cables:
-            cable.heal()
-        for name in [*cut, *FLAKY]:
-            world.until_started(name, after_us=away_us)
-        world.until_alive(a, b)
-        world.account()
-        world.verify()
-
-
 @pytest.mark.parametrize("through_pooler", [False, True], ids=["directly", "through PgBouncer"])
 def test_database_restarts(own_postgres: PostgresServer, tmp_path: Path, through_pooler: bool) -> None:
     """A server that comes back within the lease interrupts nothing; starts begin at once."""
@@ -158,7 +122,7 @@ def test_database_restarts(own_postgres: PostgresServer, tmp_path: Path, through
             port = PgBouncer(own_postgres).port
         except PostgresMissingError as error:
             pytest.skip(str(error))
-    with World(own_postgres.url(), tmp_path, lease_s=12) as world:
+    with World(own_postgres.url(), tmp_path, lease_s=STEADY_LEASE_S) as world:
         a, b, *_ = cabled(world, port)
         own_postgres.stop("fast")
         for node in (a, b):
@@ -169,7 +133,73 @@ def test_database_restarts(own_postgres: PostgresServer, tmp_path: Path, through
         assert first_us - back_us < 5_000_000  # about half a second, on a quiet machine
         for node in (a, b):
             node.until("event ServerChanged .*false")
-        assert {run.how for run in world.runs() if run.name in LONG} == {"open"}
-        assert world.events("TrustLost", "NodeFenced") == []
-        world.account()
+        world.check_steady()
+        world.verify()
+
+
+@pytest.mark.parametrize("is_quick", [True, False], ids=["within the lease", "after the lease"])
+def test_promotion(own_postgres: PostgresServer, cable: Proxy, tmp_path: Path, is_quick: bool) -> None:
+    """A standby that has everything goes on where the primary was; what runs is interrupted by time alone."""
+    standby = own_postgres.standby()
+    lease_s = STEADY_LEASE_S if is_quick else 2
+    with World(through(own_postgres.url(), cable.port), tmp_path, lease_s=lease_s) as world:
+        world.begin_all("ab", ALL)
+        world.until_all_started(*LONG)
+        standby.wait_for(own_postgres)
+        own_postgres.kill()
+        if not is_quick:
+            world.runner(LONG[0]).until("event TrustLost")
+        standby.promote()
+        cable.retarget(standby.port)
+        world.until_all_started(*FLAKY if is_quick else [*FLAKY, *LONG], after_us=now_us())
+        if is_quick:
+            world.check_steady()
+        world.verify()
+
+
+def test_promotion_of_one_that_forgot_runs(
+    own_postgres: PostgresServer, cable: Proxy, tmp_path: Path
+) -> None:
+    """A standby that lacks the last commits: no run is doubled whose node lives, nor one that has ended."""
+    standby = own_postgres.standby()
+    with World(through(own_postgres.url(), cable.port), tmp_path, lease_s=STEADY_LEASE_S) as world:
+        world.begin_all("ab", [*ALL, *tasks("long-once", delay_s=3_600)])
+        world.until_all_started(*LONG, "long-once")
+        standby.wait_for(own_postgres)
+        standby.stop_receiving()
+        ordered_us = now_us()
+        for name in [*LONG, "long-once"]:  # each of them ends, of which the standby knows nothing
+            world.runner(name).tell("fail", name)
+        world.until_all_started(*LONG, after_us=ordered_us)
+        world.runs("long-once")[0].node.until("event TaskRunFailed .*long-once")
+        before = [run for run in world.runs() if run.how == "open" and run.name in LONG]
+        own_postgres.kill()
+        standby.promote()
+        cable.retarget(standby.port)
+        world.until_all_started(*FLAKY, after_us=now_us())
+        assert [run for run in world.runs() if run.how == "open" and run.name in LONG] == before
+        assert [event for event in world.events("ServerChanged") if event[2]["forgot"]]
+        world.verify()
+
+
+@pytest.mark.parametrize("lease_s", [2, 6])
+def test_promotion_of_one_that_forgot_a_node(
+    own_postgres: PostgresServer, cable: Proxy, tmp_path: Path, lease_s: int
+) -> None:
+    """A standby that has never heard of a node, or of its list: it joins anew, and brings its list again."""
+    standby = own_postgres.standby()
+    with World(through(own_postgres.url(), cable.port), tmp_path, lease_s=lease_s) as world:
+        (a,) = world.begin_all("a", ALL)
+        world.until_all_started(*LONG)
+        standby.wait_for(own_postgres)
+        standby.stop_receiving()
+        newer = [*ALL, *tasks("flaky-new")]
+        b = world.begin("b", newer)
+        a.bring(newer)
+        world.until_started("flaky-new")
+        own_postgres.kill()
+        standby.promote()
+        cable.retarget(standby.port)
+        world.until_all_started(*FLAKY, "flaky-new", after_us=now_us())
+        world.until_alive(a, b)
         world.verify()
