@@ -11,24 +11,12 @@ import pytest
 from duly.cluster.postgres import PostgresStore
 from duly.cluster.postgres_table import PostgresTable
 from tests.conformance.table_suite import NOW_US, TableConformance, World
-from tests.worlds.model_table import ModelDatabase, ModelTable
+from tests.worlds.model_table import ModelDatabase
 from tests.worlds.postgres import PgBouncer, PostgresServer
 
 DATABASE = "tables"
 TABLES = ("namespace", "node", "task", "run")
 _schemas = itertools.count(1)
-
-
-class ModelWorld(ModelDatabase):
-    """A model whose time a test moves."""
-
-    def table(self, namespace: str = "default") -> ModelTable:
-        """Connect to it."""
-        return ModelTable(self, namespace)
-
-    def advance(self, by_us: int) -> None:
-        """Let time pass."""
-        self.now_us += by_us
 
 
 class PostgresWorld:
@@ -109,7 +97,7 @@ class TestModelTable(TableConformance):
     @pytest.fixture
     def world(self) -> World:
         """A new one."""
-        return ModelWorld(NOW_US)
+        return ModelDatabase(NOW_US)
 
 
 class TestPostgresTable(TableConformance):

@@ -33,7 +33,7 @@ class Told:
 
     async def opening(self, url: str, **options: float) -> "asyncio.Task[str]":
         """The opening of a store, when the first try has failed and the next is waited for."""
-        store = PostgresStore(url, wait=LONG, on_wait=self, **options)  # type: ignore[arg-type]
+        store = PostgresStore(url, wait=LONG, on_wait=self, **options)
         opening = asyncio.create_task(store.open("id"))
         first = asyncio.ensure_future(self.first.wait())
         await asyncio.wait([first, opening], timeout=60, return_when=asyncio.FIRST_COMPLETED)

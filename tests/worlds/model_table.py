@@ -5,6 +5,7 @@ standby that lacks the latest commits. A `ModelTable` is one namespace of it, as
 """
 
 import copy
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -127,6 +128,14 @@ class ModelDatabase:
         """Its line of history."""
         return f"{self._timelines:08X}"
 
+    def table(self, namespace: str = "default") -> "ModelTable":
+        """Connect to it."""
+        return ModelTable(self, namespace)
+
+    def advance(self, by_us: int) -> None:
+        """Let time pass."""
+        self.now_us += by_us
+
     def snapshot(self) -> dict[str, Namespace]:
         """What is committed now."""
         return copy.deepcopy(self.spaces)
@@ -149,31 +158,8 @@ class ModelTable:
         self.database = database
         self._name = namespace
         self._carry_out: dict[type[t.TableRequest[Any]], Callable[[Any], Any]] = {
-            t.Join: self._join,
-            t.Heartbeat: self._heartbeat,
-            t.Fence: self._fence,
-            t.OpenTimeline: self._open_timeline,
-            t.LeaveCluster: self._leave,
-            t.Claim: self._claim,
-            t.ComeBack: self._come_back,
-            t.TakeRoom: self._take_room,
-            t.ReadDigest: self._read_digest,
-            t.ReadList: self._read_list,
-            t.Reconcile: self._reconcile,
-            t.SetPaused: self._set_paused,
-            t.Ask: self._ask,
-            t.CancelRun: self._cancel_run,
-            t.Switch: self._switch,
-            t.StartUp: self._start_up,
-            t.PutOne: self._put_one,
-            t.RemoveOne: self._remove_one,
-            t.ReadNodes: self._read_nodes,
-            t.ReadTasks: self._read_tasks,
-            t.ReadRuns: self._read_runs,
-            t.ReadBuckets: self._read_buckets,
-            t.ReadOldestXmin: lambda _: 0,
-            t.Prune: self._prune,
-            t.PruneEach: self._prune_each,
+            kind: getattr(self, re.sub("(?=[A-Z])", "_", kind.__name__).lower())
+            for kind in t.TableRequest.__subclasses__()
         }
 
     def do(self, request: t.TableRequest[t.A], /) -> t.A:
@@ -290,7 +276,7 @@ class ModelTable:
         if request.timeline == self.database.timeline:
             self.space.timeline = request.timeline
 
-    def _leave(self, request: t.LeaveCluster) -> None:
+    def _leave_cluster(self, request: t.LeaveCluster) -> None:
         if not self._run_by(request.node):
             self.space.nodes.pop(request.node, None)
 
@@ -602,6 +588,9 @@ class ModelTable:
             )
             for key, runs in sorted(found.items())
         ]
+
+    def _read_oldest_xmin(self, _request: t.ReadOldestXmin) -> int:
+        return 0
 
     def _prune(self, request: t.Prune) -> int:
         old = [past for past in self.space.runs if past.run.ended_us < request.before_us][: request.limit]
