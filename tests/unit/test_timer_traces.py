@@ -135,12 +135,22 @@ def test_trust_lost() -> None:
     assert violated(a, machine("b", *run(30, 40, token=2, reason="catch-up"))) == set()
 
 
-@pytest.mark.parametrize(("pid", "expected"), [(None, set()), (1, {"C2"})])
-def test_trust_lost_before_the_process_was_made(pid: int | None, expected: set[str]) -> None:
-    """C2: a run that was called off without a process has not begun; one with a process has."""
-    fired, begun, ended = run(10, 45, token=1, result="interrupted")
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    ("pid", "result", "expected"),
+    [(None, "interrupted", set()), (1, "interrupted", {"C2"}), (None, "spawn-error", {"C2"})],
+)
+def test_trust_lost_before_the_process_was_made(
+    pid: int | None, result: str, expected: set[str], is_first: bool
+) -> None:
+    """C2: a run that was called off without a process has not begun, whether or not trust was lost first.
+
+    One with a process has, and so has one whose process could not be made.
+    """
+    fired, begun, ended = run(10, 45, token=1, result=result)
     begun = {**begun, "t": 45_000, "fields": {**begun["fields"], "pid": pid}}
-    a = machine("a", fired, at(44, "TrustLost", runs=["x"]), begun, ended)
+    lost = [at(44 if is_first else 46, "TrustLost", runs=["x"])]
+    a = machine("a", fired, *(lost if is_first else []), begun, ended, *([] if is_first else lost))
     assert violated(a, machine("b", *run(30, 40, token=2, reason="catch-up"))) == expected
 
 

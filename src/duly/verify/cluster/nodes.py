@@ -281,8 +281,8 @@ class _Reader:
         """Timers that fired, by their runs, which have not begun."""
         self._controls: dict[int, NodeControl] = {}
         """Those that have not returned."""
-        self._cut_runs: set[int] = set()
-        """Those of the runs that had not begun when trust was lost."""
+        self._unmade: dict[int, tuple[Position, _Fields]] = {}
+        """Runs that were told of without a process. Their ends say whether one could not be made."""
         self._timers: dict[str, trace.TimerDeclared] = {}
         self._node: NodeProcess | None = None
         self._up_us: int | None = None
@@ -444,18 +444,24 @@ class _Reader:
             case "TimerFired" if number is not None:
                 self._fired[number] = fields
             case "ServiceRunStarted" if timer is not None and number is not None:
-                fired = self._fired.pop(number, fields)
-                if number in self._cut_runs and fields.pid is None:
-                    return  # called off before a process was made: nothing of it ran
-                begun = item._replace(at_us=item.at_us - micros(fields.late_ms))
-                run = self._begin_run(node, begun, timer, number, fired.token)
-                run.target, run.reason = fields.service or timer, fired.reason or ""
-                run.due_us = None if fired.scheduled_time is None else instant_us(fired.scheduled_time)
-                run.declared = self._timers.get(timer)
+                self._unmade[number] = item, fields
+                if fields.pid is not None:
+                    self._begin_made(node, timer, number)
             case "ServiceRunEnded" if timer is not None:
+                if number in self._unmade and result != "interrupted":  # else it was called off: nothing ran
+                    self._begin_made(node, timer, number)
                 _end_run(node, item, timer, number, is_ok=result == "success", result=result)
             case _:
                 pass
+
+    def _begin_made(self, node: NodeProcess, timer: str, number: int) -> None:
+        item, fields = self._unmade.pop(number)
+        fired = self._fired.pop(number, fields)
+        begun = item._replace(at_us=item.at_us - micros(fields.late_ms))
+        run = self._begin_run(node, begun, timer, number, fired.token)
+        run.target, run.reason = fields.service or timer, fired.reason or ""
+        run.due_us = None if fired.scheduled_time is None else instant_us(fired.scheduled_time)
+        run.declared = self._timers.get(timer)
 
     def _on_cluster_event(self, node: NodeProcess, item: Position) -> None:
         recording, event, at_us = self.recording, item.event, item.at_us
@@ -473,7 +479,6 @@ class _Reader:
                 node.shocks_us.append(at_us)
                 for run in chain.from_iterable(node.running.pop(task, ()) for task in event.runs):
                     run.cut = item
-                self._cut_runs |= {run for run, fired in self._fired.items() if fired.timer in event.runs}
             case trace.ServerChanged():
                 recording.server_changes.append((at_us, event.forgot))
             case trace.ListReconciled():
