@@ -1,16 +1,23 @@
-"""Both checkers of traces on simulated clusters: what is right is found right, and what is wrong is found."""
+"""Both checkers of traces, and the page of them, on simulated clusters: right ones, and wrong ones."""
 
+import re
 from collections.abc import Callable
 from itertools import chain
 from random import Random
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
 
 from duly.verify.cluster import judged_together
 from duly.verify.properties import Outcome
+from duly.verify.reporting.cluster import cluster_pictures
+from duly.verify.reporting.drawing import GUTTER, RIGHT, WIDTH
+from duly.verify.reporting.page import page
+from duly.verify.reporting.report import Report
 from duly.verify.targets import account_of
+from duly.verify.trace import header_of
 from tests.simulation.cluster import ClusterFaults, cluster_drawn, cluster_recorded
 
 Files = list[list[dict[str, Any]]]
@@ -30,7 +37,10 @@ def verdict(files: Files) -> Outcome:
     "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 200))]
 )
 def test_right_histories_hold(seed: int) -> None:
-    """Whatever happens to a right cluster, nobody objects to all of its traces, or to any one of them."""
+    """Whatever happens to a right cluster, nobody objects to all of its traces, or to any one of them.
+
+    There is a page of them, also when lines are lost, doubled, exchanged, and dated by other clocks.
+    """
     # A clock that was set back unseen makes times that tell no order.
     files = cluster_recorded(cluster_drawn(seed, 1 + seed % 4, ClusterFaults(clock=False)))
     account, outcome = account_of(encoded(files)), verdict(files)
@@ -39,6 +49,50 @@ def test_right_histories_hold(seed: int) -> None:
     for lines in files:
         alone = verdict([lines])
         assert not alone.violations, alone.violations
+    check_page(files)
+    for lines in files:
+        if len(lines) > 1:
+            tear(lines, Random(seed))
+    check_page(files)
+
+
+def tear(lines: list[dict[str, Any]], random: Random) -> None:
+    """Harm a trace here and there."""
+    for _ in range(max(len(lines) // 20, 1)):
+        at, other = random.randrange(1, len(lines)), random.randrange(1, len(lines))
+        match random.randrange(4):
+            case 0 if len(lines) > 3:
+                del lines[at]
+            case 1:
+                lines.insert(at, lines[other])
+            case 2:
+                lines[at], lines[other] = lines[other], lines[at]
+            case _:
+                off = random.choice((-1, 1)) * 10.0 ** random.randrange(8)
+                lines[at] = {**lines[at], "t": lines[at]["t"] + off}
+
+
+def check_page(files: Files) -> None:
+    """Every run is drawn once. Every drawing is well-formed, and everything in it lies on its paper."""
+    lines = encoded(files)
+    report = Report(judged_together(lines), header_of(1, lines[0]))
+    pictures = cluster_pictures(report, lines)
+    assert pictures.overview is not None
+    assert not pictures.overview.lanes_left_out
+    runs = sum(run.count for lane in pictures.overview.lanes.values() for run in lane.runs)
+    assert runs == sum(line["ev"] == "RunStart" for line in chain.from_iterable(files))
+    text = page(report, pictures)
+    drawings = re.findall(r"<svg viewBox=.0 0 1100.*?</svg>", text, flags=re.DOTALL)
+    assert len(drawings) == text.count("<figure>") >= 1
+    for drawing in drawings:
+        svg = ET.fromstring(drawing)
+        height = float(svg.attrib["viewBox"].split()[3])
+        for rect in svg.iter("rect"):
+            x, y, width, tall = (float(rect.attrib[name]) for name in ("x", "y", "width", "height"))
+            assert GUTTER - 4 <= x <= x + width <= WIDTH - RIGHT + 5
+            assert 0 <= y <= y + tall <= height
+        for path in svg.iter("path"):
+            assert re.fullmatch(r"[MLHVhvlmz\d. -]+", path.attrib["d"])
 
 
 def doubled(files: Files, random: Random) -> None:
