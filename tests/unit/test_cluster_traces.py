@@ -106,271 +106,145 @@ def test_one_trace_can_be_read_as_that_of_a_scheduler() -> None:
     assert outcome.overall is Verdict.HOLDS
 
 
-# --- two runs at once ---
+def ran(seconds: float, run: int = 2, token: int | None = None) -> tuple[Line, Line]:
+    """A run of a second."""
+    return start(seconds, run, token), end(seconds + 1, run)
 
 
-def test_two_runs_at_once() -> None:
-    """No task starts on a node while it runs on another."""
-    a, b = first(start(0), end(20)), second(start(5, run=2), end(6, run=2), *LATER)
-    assert violated(a, b) == {"C4", "S1d", "T3", "T4"}
-    [found] = [each for each in together(a, b).violations if each.property == "C4"]
-    assert "started by 'b'" in found.reason
-    assert "'a' at 1970-01-01 00:00:00+00:00 was in flight" in found.reason
+def one(*events: Line, until_s: float = 400, **facts: Any) -> list[Line]:
+    """The node that comes first, and answers the first due."""
+    return first(start(0, **facts), end(1), *events, until_s=until_s)
 
 
-def test_two_runs_at_once_on_one_node() -> None:
-    """A node's own trace tells that two of its runs overlap."""
-    assert violated(first(start(0), start(5, run=2), end(6, run=2), end(20)), second(*LATER)) >= {"S1c", "T2"}
+def then(*events: Line) -> list[Line]:
+    """Another node, which answers the second due."""
+    return second(*events, *LATER)
 
 
-def test_clocks_that_differ() -> None:
-    """Half a second is no overlap, no early start, and no token out of order."""
-    a = first(
-        start(0, token=1), end(300, ok=False), start(419.8, run=2, token=3), end(421, run=2), until_s=500
-    )
-    b = second(start(299.7, run=7, token=2), end(300.2, run=7, ok=False), until_s=500)
-    assert violated(a, b) == set()
+def woken(*events: Line) -> list[Line]:
+    """The node that comes first, which stood still during its run."""
+    return alive([*first(start(0), until_s=4), *events], 400, 41)
 
 
-# --- dues ---
+UNCAUSED = {"S1d", "T3", "T4"}
+STOPS = (at(200, "StopStart", call=2), at(200.1, "StopEnd", call=2))
+AWAY = (at(200, "Unreachable"), at(360, "Reachable"))
+RAISED = (at(2, "StopStart", call=2), at(2.1, "StopEnd", call=2, ok=False))
+DEAD, FAILED = first(start(0), until_s=5), first(start(0), end(1, ok=False))
+AGAIN = alive([*DEAD, *listed(30, REGS, None, proc="a2"), *ran(31)], 400, 33)
+CUT = (start(0), at(20, "TrustLost", runs=["x"]))
+BACK_OFF = at(46, "TaskInterruptedAgain", id="x", retry=200_000)
+FORGOT = at(10, "ServerChanged", server="two", forgot=True)
+NEWER, REMOVED = listed(60, OTHER, 2, call=2), listed(60, [], 2, call=2)
+NEWER_STOPS = (*NEWER, at(70, "StopStart", call=3), at(70.1, "StopEnd", call=3))
+ON_THE_WAY = [header("a"), at(-61, "InitStart", call=1, regs=OTHER, proc="a1")]
+ON_THE_WAY += [at(-58, "ListReconciled", generation=1), at(-57.9, "InitEnd", call=1, ok=True)]
+QUICK = [header("b", store="unknown"), *listed(-60.5, REGS, 2, proc="b1"), start(-59.9), end(-59.8)]
+DYING = second(at(60, "InitStart", call=2, regs=OTHER), until_s=60)
+FINDS_IT = [header("c"), *listed(100, OTHER, None, proc="c1"), *ran(121), *LATER]
+PART = [header("a", follows=True, running=[["x", 1]]), *listed(10, REGS, None, call=0), end(20)]
+FOREIGN = at(20, "RunStart", id="y", run=5), at(21, "RunEnd", id="y", run=5, ok=True)
+DIFFERS = first(start(0, 1, 1), end(300, ok=False), start(419.8, 2, 3), end(421, 2), until_s=500)
+
+RULES: dict[str, tuple[set[str], list[list[Line]]]] = {
+    "two runs at once": ({"C4", *UNCAUSED}, [first(start(0), end(20)), then(*ran(5))]),
+    "on one node": ({"S1c", "T2", *UNCAUSED}, [first(start(0), *ran(5), end(20)), then()]),
+    "clocks differ": (set(), [DIFFERS, second(start(299.7, 7, 2), end(300.2, 7, ok=False), until_s=500)]),
+    # dues
+    "nobody answers a due": ({"L1"}, [one(), second()]),
+    "it is answered late": ({"L1"}, [one(), second(*ran(390))]),
+    "it is answered twice": (UNCAUSED, [one(), then(*ran(20))]),
+    "nothing is owed while all are stopped": (set(), [one(*STOPS), second(*STOPS)]),
+    "nothing is owed without the database": (set(), [one(*AWAY), second(*AWAY, *ran(365))]),
+    "retry": (set(), [FAILED, then(*ran(121))]),
+    "early retry": ({"S1d"}, [FAILED, then(*ran(60))]),
+    # interruptions
+    "what a dead node ran starts once more": (set(), [DEAD, then(*ran(14))]),
+    "it does not": ({"L1", "T6"}, [DEAD, second(until_s=280)]),
+    "it starts twice more": (UNCAUSED, [DEAD, then(*ran(14), *ran(20, 3))]),
+    "the next process of a node has seen its death": (set(), [AGAIN, then()]),
+    "a run is cut off": (set(), [first(*CUT), then(*ran(25))]),
+    "it ends all the same": ({"T8"}, [first(*CUT, end(22)), then(*ran(25))]),
+    "it starts again before it is cut off": ({"C4"}, [first(*CUT), then(*ran(15))]),
+    "who does not even tick does not run": (set(), [woken(at(40, "TrustLost", runs=["x"])), then(*ran(15))]),
+    "who does not even tick ends a run": ({"C4"}, [woken(end(40)), then(*ran(15))]),
+    "an end before TrustLost": (set(), [one(at(3, "TrustLost", runs=[])), then(*ran(20))]),
+    "an end before NodeReturned": (set(), [one(at(3, "NodeReturned", node=7)), then(*ran(20))]),
+    "an end before Unreachable": (set(), [one(at(3, "Unreachable")), then(*ran(20))]),
+    "an end before a death": (set(), [one(until_s=2), then(*ran(20))]),
+    "an end before a stop that raised": (set(), [one(*RAISED, until_s=2), then(*ran(20))]),
+    "back-off": (set(), [first(*CUT, {**BACK_OFF, "t": 21_000}), then(*ran(200))]),
+    "none": ({"L1", "T6"}, [first(*CUT), then(*ran(200))]),
+    # tokens
+    "the same token": ({"C1"}, [one(token=5), second(*ran(300, 1, 5))]),
+    "a smaller token": ({"C2"}, [one(token=5), second(*ran(300, 1, 4))]),
+    "a server that forgot": (set(), [one(FORGOT, token=5), then(*ran(40, 2, 4))]),
+    "two at once on it": ({"C4"}, [first(start(0, 1, 5), end(60), FORGOT), then(*ran(40, 2, 4))]),
+    "a server that did not": (UNCAUSED, [one({**FORGOT, "forgot": False}), then(*ran(100))]),
+    # lists
+    "a newer list": (set(), [one(), then(*NEWER, *ran(120))]),
+    "an older one": ({"C6"}, [one(*ran(120)), then(*NEWER)]),
+    "claimed before it was removed": (set(), [one(*ran(303)), second(*listed(300.1, [], 2, call=2))]),
+    "removed": ({"C6", "S1b", "S1d"}, [one(*ran(320)), second(*listed(300.1, [], 2, call=2))]),
+    "nobody that is up has the newest list": (set(), [one(), second(*NEWER_STOPS, until_s=70)]),
+    "a report is overtaken": (set(), [alive(ON_THE_WAY, 400), alive([*QUICK, *ran(0), *LATER], 400)]),
+    "a list of which nobody tells": (set(), [one(), DYING, alive(FINDS_IT, 400, 101)]),
+    "removed, and back": (
+        {"C6", "S1b", "S1d"},
+        [one(*LATER), second(*REMOVED, *listed(330, REGS, 3, call=3))],
+    ),
+    "a generation is missing": (set(), [one(*LATER), second(*REMOVED, *listed(330, REGS, 4, call=3))]),
+    "in no list": ({"S1b", "S1d"}, [one(*FOREIGN), then()]),
+    # what is given
+    "a trace is missing": (set(), [one(*ran(20))]),
+    "a fenced node's trace is missing": (set(), [one(), then(*ran(50), at(40, "NodeFenced", node=77))]),
+    "closed early": (set(), [one(at(100, "End"), until_s=99), second()]),
+    "parts of a trace": (set(), [first(start(0), until_s=9), alive(PART, 400, 21), then()]),
+    "a run goes on in the next part": ({"C4"}, [alive(PART, 400, 21), then(*ran(15))]),
+    "a token of the future": (set(), [one(*ran(20), token=3_600_000_000), then()]),
+    "one of the present": (UNCAUSED, [one(*ran(20)), then()]),
+}
 
 
-def test_a_due_that_nobody_answers() -> None:
-    """A due is answered by some node, in time."""
-    assert violated(first(start(0), end(1)), second()) == {"L1"}
-    assert violated(first(start(0), end(1)), second(start(390), end(391))) == {"L1"}
+@pytest.mark.parametrize(("wrong", "files"), RULES.values(), ids=RULES.keys())
+def test_rule(wrong: set[str], files: list[list[Line]]) -> None:
+    """What each case is called is right, or is all that is wrong."""
+    assert violated(*files) == wrong
 
 
-def test_a_due_that_is_answered_twice() -> None:
-    """One start answers a due; another needs a cause of its own."""
-    a, b = first(start(0), end(1)), second(start(20, run=2), end(21, run=2), *LATER)
-    assert violated(a, b) == {"S1d", "T3", "T4"}
+def test_nodes_are_named() -> None:
+    """A violation names both nodes; a call that does not return is held against its node."""
+    a = first(start(0), end(20), at(50, "StopStart", call=2))
+    told = {each.property: each.reason for each in together(a, then(*ran(5))).violations}
+    assert "started by 'b'" in told["C4"]
+    assert "'a' at 1970-01-01 00:00:00+00:00 was in flight" in told["C4"]
+    assert told["L3"].endswith("(node 'a')")
 
 
-def test_a_due_while_nobody_can_start_it() -> None:
-    """Nothing is owed while every node is stopped, or without the database."""
-    stops = [at(200, "StopStart", call=2), at(200.1, "StopEnd", call=2)]
-    assert violated(first(start(0), end(1), *stops), second(*stops)) == set()
-    away = [at(200, "Unreachable"), at(360, "Reachable"), start(365, run=2), end(366, run=2)]
-    assert violated(first(start(0), end(1), *away[:2]), second(*away)) == set()
-
-
-def test_a_retry_that_is_early() -> None:
-    """A retry on whichever node waits for its delay after the failure."""
-    a = first(start(0), end(1, ok=False))
-    assert violated(a, second(start(121, run=2), end(122, run=2), *LATER)) == set()
-    assert violated(a, second(start(60, run=2), end(61, run=2), *LATER)) == {"S1d"}
-
-
-# --- interruptions ---
-
-
-def test_a_run_whose_node_dies_starts_once_more() -> None:
-    """Another node starts it again, within a failover; and only once."""
-    a = first(start(0), until_s=5)
-    b = [start(14, run=2), end(15, run=2)]
-    assert violated(a, second(*b, *LATER)) == set()
-    assert together(a, second(*b, *LATER)).crashes == 1
-    assert violated(a, second(until_s=280)) == {"L1", "T6"}
-    again = [start(20, run=3), end(21, run=3)]
-    assert violated(a, second(*b, *again, *LATER)) == {"S1d", "T3", "T4"}
-
-
-def test_a_process_after_another_in_one_file() -> None:
-    """A process that comes after another of the same node has seen its death."""
-    a = first(start(0), until_s=5)
-    a = alive([*a, *listed(30, REGS, None, proc="a2"), start(31), end(32)], 400, 33)
-    assert violated(a, second(*LATER)) == set()
-
-
-def test_a_node_that_loses_its_trust() -> None:
-    """Its runs are cut off there, and start again; no end counts after that."""
-    cut = [start(0), at(20, "TrustLost", runs=["x"])]
-    b = second(start(25, run=2), end(26, run=2), *LATER)
-    assert violated(first(*cut), b) == set()
-    assert violated(first(*cut, end(22)), b) == {"T8"}
-    assert violated(first(*cut), second(start(15, run=2), end(16, run=2), *LATER)) >= {"C4"}
-
-
-def test_a_frozen_node_learns_it_late() -> None:
-    """Who does not even tick does not run: others may start its task before it says so."""
-    a = alive([*first(start(0), until_s=4), at(40, "TrustLost", runs=["x"])], 400, 41)
-    assert violated(a, second(start(15, run=2), end(16, run=2), *LATER)) == set()
-    resumed = alive([*first(start(0), until_s=4), end(40)], 400, 41)
-    assert violated(resumed, second(start(15, run=2), end(16, run=2), *LATER)) >= {"C4"}
-
-
-@pytest.mark.parametrize("trouble", ["TrustLost", "NodeReturned", "Unreachable", "death"])
-def test_an_end_that_may_not_be_written(trouble: str) -> None:
-    """A run that ended when its node was in trouble may start again; without trouble it may not."""
-    known: dict[str, Line] = {"TrustLost": {"runs": []}, "NodeReturned": {"node": 7}}
-    facts = known.get(trouble, {})
-    a = (
-        first(start(0), end(1), until_s=2)
-        if trouble == "death"
-        else first(start(0), end(1), at(3, trouble, **facts))
-    )
-    b = second(start(20, run=2), end(21, run=2), *LATER)
-    assert violated(a, b) == set()
-    assert violated(first(start(0), end(1)), b) == {"S1d", "T3", "T4"}
-
-
-def test_a_stop_that_raised() -> None:
-    """Ends before a stop that raised may not be written."""
-    stop = [at(2, "StopStart", call=2), at(2.1, "StopEnd", call=2, ok=False)]
-    again = second(start(20, run=2), end(21, run=2), *LATER)
-    assert violated(first(start(0), end(1), *stop, until_s=2), again) == set()
-
-
-def test_a_task_that_is_interrupted_again_and_again() -> None:
-    """It waits for its back-off, and nobody can say when it must start after two interruptions."""
+def test_what_nobody_can_know() -> None:
+    """After two interruptions, on a server that forgot, after a recording or a clock, nobody can tell all."""
     cut = [each for n in range(3) for each in (start(n * 20, n), at(n * 20 + 5, "TrustLost", runs=["x"]))]
-    back_off = at(46, "TaskInterruptedAgain", id="x", retry=200_000)
-    a, b = first(*cut, back_off), second()
-    assert violated(a, b) == set()
-    assert "L1" in unknown(a, b)
-    once = [*cut[:2], {**back_off, "t": 6_000}]
-    assert violated(first(*once), second(start(200), end(201), *LATER)) == set()
-    assert violated(first(*cut[:2]), second(start(200), end(201), *LATER)) == {"L1", "T6"}
-
-
-# --- tokens ---
-
-
-def test_tokens() -> None:
-    """They never come twice, and grow from start to start."""
-    a = first(start(0, token=5), end(1))
-    assert violated(a, second(start(300, token=5), end(301))) == {"C1"}
-    assert violated(a, second(start(300, token=4), end(301))) == {"C2"}
-
-
-def test_a_server_that_forgot() -> None:
-    """What it may explain is inconclusive; two runs at once are wrong all the same."""
-    forgot = at(10, "ServerChanged", server="two", forgot=True)
-    a = first(start(0, token=5), end(1), forgot)
-    again = second(start(40, run=2, token=4), end(41, run=2), *LATER)
-    assert violated(a, again) == set()
-    assert unknown(a, again) >= {"S1d", "C2"}
-    assert together(a, again).forgettings == 1
-    same = second(start(40, run=2, token=4), end(41, run=2), *LATER)
-    assert violated(first(start(0, token=5), end(60), forgot), same) >= {"C4"}
-    plain = first(start(0), end(1), {**forgot, "forgot": False})
-    assert violated(plain, second(start(100, run=2), end(101, run=2), *LATER)) == {"S1d", "T3", "T4"}
-
-
-# --- lists ---
-
-
-def test_a_newer_list_takes_effect() -> None:
-    """From then on a task is due as the newer list has it, and starts only on nodes that have that."""
-    a = first(start(0), end(1))
-    b = second(*listed(60, OTHER, 2, call=2), start(120, run=2), end(121, run=2), *LATER)
-    assert violated(a, b) == set()
-    late = first(start(0), end(1), start(120, run=2), end(121, run=2))
-    assert violated(late, second(*listed(60, OTHER, 2, call=2), *LATER)) == {"C6"}
-
-
-def test_a_removed_task_is_not_started() -> None:
-    """Not even by a node with an older list; what was claimed before may still be called."""
-    removed = second(*listed(300.1, [], 2, call=2))
-    assert violated(first(start(0), end(1), start(303, run=2), end(304, run=2)), removed) == set()
-    late = first(start(0), end(1), start(320, run=2), end(321, run=2))
-    assert violated(late, removed) == {"C6", "S1b", "S1d"}
-
-
-def test_an_older_list_leaves_alone_what_changed() -> None:
-    """Nothing is late if no node that is up has the task as the newest list has it."""
-    changed = [*listed(60, OTHER, 2, call=2), at(70, "StopStart", call=3), at(70.1, "StopEnd", call=3)]
-    assert violated(first(start(0), end(1)), second(*changed, until_s=70)) == set()
-
-
-def test_a_list_whose_report_is_overtaken() -> None:
-    """A list that was in effect before another one is so by the time that the other is reported."""
-    late = [at(-61, "InitStart", call=1, regs=OTHER, proc="a1"), at(-58, "ListReconciled", generation=1)]
-    slow = alive([header("a"), *late, at(-57.9, "InitEnd", call=1, ok=True)], 400)
-    quick = [header("b", store="unknown"), *listed(-60.5, REGS, 2, proc="b1")]
-    runs = [start(-59.9), end(-59.8), start(0, run=2), end(1, run=2), *LATER]
-    assert not violated(slow, alive([*quick, *runs], 400))
-
-
-def test_a_list_of_which_nobody_tells() -> None:
-    """A node that died in its call may have brought its list: others find it in effect."""
-    dying = second(at(60, "InitStart", call=2, regs=OTHER), until_s=60)
-    c = alive([header("c"), *listed(100, OTHER, None, proc="c1"), start(121), end(122), *LATER], 400, 101)
-    assert violated(first(start(0), end(1)), dying, c) == set()
-
-
-def test_a_generation_of_which_nobody_tells() -> None:
-    """A list whose sender got no answer is missing among the generations, and may explain a start."""
-    removed = listed(60, [], 2, call=2)
-    a = first(start(0), end(1), *LATER)
-    back = listed(330, REGS, 3, call=3)
-    assert violated(a, second(*removed, *back)) >= {"S1b", "S1d"}
-    assert not violated(a, second(*removed, *listed(330, REGS, 4, call=3)))
-
-
-# --- what is given ---
-
-
-def test_the_trace_of_a_node_may_be_missing() -> None:
-    """What the others could explain is not held against the one that is there."""
-    outcome = together(first(start(0), end(1), start(50, run=2), end(51, run=2)))
-    assert (outcome.violations, outcome.is_partial, outcome.overall) == ([], True, Verdict.INCONCLUSIVE)
-    fenced = second(*LATER, start(50, run=2), end(51, run=2), at(40, "NodeFenced", node=77))
-    assert (violated(first(start(0), end(1)), fenced), together(fenced).is_partial) == (set(), True)
-
-
-def test_a_recording_that_was_closed_early() -> None:
-    """What comes after the end of a recording is not judged: its node goes on unseen."""
-    a, b = first(start(0), end(1), at(100, "End"), until_s=99), second()
-    assert violated(a, b) == set()
-    assert "L1" in unknown(a, b)
-
-
-def test_parts_of_a_trace() -> None:
-    """A file that follows another goes on with its runs."""
-    part = [header("a", follows=True, running=[["x", 1]]), *listed(10, REGS, None, call=0), end(20)]
-    assert violated(first(start(0), until_s=9), alive(part, 400, 21), second(*LATER)) == set()
-    assert violated(alive(part, 400, 21), second(start(15), end(16), *LATER)) == {"C4"}
+    assert violated(first(*cut, BACK_OFF), second()) == set()
+    assert "L1" in unknown(first(*cut, BACK_OFF), second())
+    forgot = one(FORGOT, token=5), then(*ran(40, 2, 4))
+    assert unknown(*forgot) >= {"S1d", "C2"}
+    assert together(*forgot).forgettings == 1
+    assert "L1" in unknown(one(at(100, "End"), until_s=99), second())
+    step = one(at(500, "ClockStep", **{"from": 100_000}), until_s=99)
+    assert violated(step, second(*ran(20), until_s=99)) == UNCAUSED
+    assert "L1" in unknown(step, second())
+    for files in ([one(*ran(20))], [then(at(40, "NodeFenced", node=77))]):
+        assert (together(*files).is_partial, together(*files).overall) == (True, Verdict.INCONCLUSIVE)
+    assert together(DEAD, then(*ran(14))).crashes == 1
 
 
 def test_after_a_fault_nothing_is_held_against_anybody() -> None:
     """What is found before it stands."""
-    faulty = first(start(0), end(1), at(250, "RunEnd", id="x", run=99, ok=True))
+    faulty = one(at(250, "RunEnd", id="x", run=99, ok=True))
     outcome = together(faulty, second())
     assert (outcome.violations, outcome.tallies["L1"].doubtful) == ([], 1)
     assert outcome.overall is Verdict.INCONCLUSIVE
-    found = {each.property for each in together(faulty, second(start(20, run=2), end(21, run=2))).violations}
-    assert found == {"S1d", "T3", "T4"}
-
-
-def test_a_clock_that_was_set() -> None:
-    """After a step of the database's clock the traces cannot tell an order."""
-    a = first(start(0), end(1), at(500, "ClockStep", **{"from": 100_000}), until_s=99)
-    outcome = together(a, second(start(20, run=2), end(21, run=2), until_s=99))
-    assert {each.property for each in outcome.violations} == {"S1d", "T3", "T4"}
-    assert "L1" in unknown(a, second())
-
-
-def test_a_clock_that_was_set_back_while_nobody_looked() -> None:
-    """A token is the time of its claim: one from the future shows that times tell no order any more."""
-    again = [end(1), start(20, run=2), end(21, run=2)]
-    assert violated(first(start(0), *again), second(*LATER)) >= {"S1d"}
-    ahead = 3_600 * 1_000_000
-    assert not violated(first(start(0, token=ahead), *again), second(*LATER))
-
-
-def test_a_node_s_own_calls_are_judged() -> None:
-    """A call that does not return is held against its node, by name."""
-    a = first(start(0), end(1), at(50, "StopStart", call=2), until_s=400)
-    [found] = [each for each in together(a, second(*LATER)).violations if each.property == "L3"]
-    assert found.reason.endswith("(node 'a')")
-
-
-def test_a_task_that_is_in_no_list() -> None:
-    """It may not start, and its start has no cause."""
-    other = at(20, "RunStart", id="y", run=5), at(21, "RunEnd", id="y", run=5, ok=True)
-    assert violated(first(start(0), end(1), *other), second(*LATER)) == {"S1b", "S1d"}
+    assert {each.property for each in together(faulty, second(*ran(20))).violations} == UNCAUSED
 
 
 def test_traces_that_do_not_belong_together() -> None:
