@@ -27,21 +27,15 @@ class World(Protocol):
 
     now_us: Instant
 
-    def table(self, namespace: str = "default") -> t.ClusterTable:
-        """Connect to it."""
-        ...
+    def table(self, namespace: str = "default") -> t.ClusterTable: ...
 
-    def advance(self, by_us: int) -> None:
-        """Let time pass."""
-        ...
+    def advance(self, by_us: int) -> None: ...
 
     def restart(self) -> None:
         """Have another server answer that has forgotten nothing."""
         ...
 
-    def snapshot(self) -> Any:
-        """What is committed now."""
-        ...
+    def snapshot(self) -> Any: ...
 
     def forget(self, snapshot: Any) -> None:
         """Promote a standby that has only what is in *snapshot*."""
@@ -49,18 +43,15 @@ class World(Protocol):
 
 
 def join(table: t.ClusterTable, *nodes: int) -> list[t.Pulse]:
-    """Let these nodes join."""
     return [table.do(t.Join(node=n, name=f"n{n}", lease_us=LEASE_US, version="1")) for n in nodes]
 
 
 def fence(table: t.ClusterTable, node: int, beat: int = 0, by: str = "n1") -> list[str] | None:
-    """Fence a node; the names of its runs."""
     runs = table.do(t.Fence(by=by, node=node, beat=beat))
     return None if runs is None else sorted(run.name for run in runs)
 
 
 def beat(table: t.ClusterTable, node: int, acked: int = 0, gen: int = 100) -> t.Pulse:
-    """Send a heartbeat."""
     return table.do(t.Heartbeat(node=node, acked=acked, gen=gen))
 
 
@@ -104,7 +95,6 @@ def take(
 
 
 def names(rows: Sequence[t.Claimed]) -> list[str]:
-    """Their names."""
     return [row.name for row in rows]
 
 
@@ -137,13 +127,11 @@ def come_back(table: t.ClusterTable, **options: Any) -> list[str]:
 
 
 def task(table: t.ClusterTable, name: str = "a") -> t.TaskView:
-    """A task, as people see it."""
     (view,) = table.do(t.ReadTasks(name=name))
     return view
 
 
 def is_free(table: t.ClusterTable, name: str = "a") -> bool:
-    """Whether nobody runs the task."""
     return task(table, name).run_by is None
 
 

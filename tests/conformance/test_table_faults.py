@@ -141,7 +141,6 @@ def is_passed(world: World, story: Callable[..., None], parameters: dict[str, ob
 
 
 def module_with(change: tuple[str, str]) -> types.ModuleType:
-    """The model, with one change of its source."""
     source = inspect.getsource(model)
     assert change[0] in source, change[0]
     module = types.ModuleType("duly.testing.broken_table")

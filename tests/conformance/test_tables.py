@@ -40,12 +40,10 @@ class PostgresWorld:
             )
 
     def table(self, namespace: str = "default") -> PostgresTable:
-        """Connect to it."""
         self._tables.append(self._store(namespace).table())
         return self._tables[-1]
 
     def advance(self, by_us: int) -> None:
-        """Let time pass, for the database too."""
         self.now_us += by_us
         self._do("UPDATE {s}.world SET now_us = %s", self.now_us)
 
@@ -54,7 +52,6 @@ class PostgresWorld:
         self._do("UPDATE {s}.world SET server = server + 1")
 
     def snapshot(self) -> Any:
-        """All rows."""
         return {
             name: self._connection.execute(f"SELECT * FROM {self._schema}.{name}").fetchall()
             for name in TABLES
@@ -72,7 +69,6 @@ class PostgresWorld:
         )
 
     def close(self) -> None:
-        """Let go of the database."""
         for table in self._tables:
             table.close()
         self._connection.close()
@@ -96,7 +92,6 @@ class TestModelTable(TableConformance):
 
     @pytest.fixture
     def world(self) -> World:
-        """A new one."""
         return ModelDatabase(NOW_US)
 
 
@@ -110,7 +105,6 @@ class TestPostgresTable(TableConformance):
 
     @pytest.fixture
     def world(self, database: str, address: str) -> Iterator[World]:
-        """A new schema."""
         world = PostgresWorld(database, address)
         yield world
         world.close()
@@ -121,5 +115,4 @@ class TestPostgresTableBehindPgBouncer(TestPostgresTable):
 
     @pytest.fixture
     def address(self, pgbouncer: PgBouncer, database: str) -> str:
-        """PgBouncer's."""
         return pgbouncer.url(DATABASE)

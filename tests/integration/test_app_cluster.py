@@ -29,7 +29,6 @@ class Nodes:
         self._changed = asyncio.Condition()
 
     def app(self, **options: object) -> App:
-        """An app that knows no task yet."""
         return App(self.url, timezone="UTC", listeners=[self._on_event], **options)  # type: ignore[arg-type]
 
     def _on_event(self, event: Event) -> None:
@@ -53,7 +52,6 @@ class Nodes:
             self._changed.notify_all()
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until something is so."""
         async with asyncio.timeout(60), self._changed:
             await self._changed.wait_for(is_so)
 

@@ -30,7 +30,6 @@ JOIN = Join(node=1, name="host", lease_us=SECOND_US, version="0")
 
 
 def join(store: PostgresStore) -> None:
-    """Become a node of a store."""
     with closing(store.table()) as table:
         table.do(JOIN)
 
@@ -73,7 +72,6 @@ def cluster_refusal(url: str) -> str:
 
 @pytest.fixture
 def log() -> Iterator[StringIO]:
-    """All that is logged."""
     said = StringIO()
     handler = logging.StreamHandler(said)
     logging.getLogger().addHandler(handler)

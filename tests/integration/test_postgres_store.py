@@ -32,7 +32,7 @@ from duly.cluster.table import (
     RowEnd,
     TableRequest,
 )
-from duly.errors import ListRefusedError, StoreError
+from duly.errors import StoreError
 from duly.instant import SECOND_US
 from duly.integrations import current
 from duly.scheduler import TaskTuple
@@ -63,15 +63,12 @@ class Table:
         self.node = node
 
     def join(self) -> None:
-        """Become a node."""
         self.table.do(Join(node=self.node, name=f"n{self.node}", lease_us=60 * SECOND_US, version="0"))
 
     def claim(self, limit: int = 10) -> list[str]:
-        """Claim what is due; the names."""
         return [row.name for row in self.table.do(Claim(node=self.node, gen=1_000, limit=limit)).claimed]
 
     def bring(self, *names: str) -> None:
-        """Bring a list of tasks that are due."""
         put = [Put(name, 1, "", "[]", 0) for name in names]
         base = self.table.do(ReadDigest()).generation
         self.table.do(Reconcile(node=self.node, put=put, removed=(), base=base))
@@ -118,22 +115,6 @@ async def test_strange_names(postgres_url: str) -> None:
     await scheduler.initialize([registered(name) for name in NAMES])  # the same list, found again
     assert [event.name for event in events].count("ListReconciled") == 1
     await scheduler.stop()
-
-
-async def test_list_that_removes_everything(postgres_url: str) -> None:
-    """The error names the nodes whose tasks would all go, and says what to do; nothing was changed."""
-    first = Scheduler(postgres_url)
-    await first.initialize([("a", NEVER, nothing, timedelta(0))])
-    second = Scheduler(postgres_url)
-    with pytest.raises(ListRefusedError, match="replace=True") as refused:
-        await second.initialize([("b", NEVER, nothing, timedelta(0))])
-    assert refused.value.details["namespace"] == "default"
-    assert len(refused.value.details["nodes"]) == 1
-    await second.initialize([("b", NEVER, nothing, timedelta(0)), ("a", NEVER, nothing, timedelta(0))])
-    await second.stop()
-    other = Scheduler(PostgresStore(postgres_url, replace=True))
-    await other.initialize([("c", NEVER, nothing, timedelta(0))])
-    await asyncio.gather(other.stop(), first.stop())
 
 
 async def test_dropped_schema_is_made_again(
@@ -320,21 +301,6 @@ async def test_other_formats_are_refused(
 
 
 # --- settings of the server ---
-
-
-@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
-def test_isolation_of_the_server_does_not_matter(
-    postgres: PostgresServer, postgres_database: str, postgres_url: str, table: Table, isolation: str
-) -> None:
-    """Where transactions are stricter by default, ours are not: a claim goes past what another has locked."""
-    postgres.rows(f"ALTER DATABASE {postgres_database} SET default_transaction_isolation = '{isolation}'")
-    other = Table(postgres_url, 2)
-    with closing(other.table), psycopg.connect(postgres_url) as rival:
-        other.join()
-        rival.execute("SELECT FROM duly.task WHERE name = 'a' FOR UPDATE")
-        assert other.claim() == ["b"]
-        rival.rollback()
-        assert table.claim() == ["a"]
 
 
 def test_defaults_of_the_server_do_not_reach_us(

@@ -64,7 +64,6 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 @contextmanager
 def paused(pid: int) -> Iterator[None]:
-    """Stop a child of ours for a while."""
     os.kill(pid, signal.SIGSTOP)
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
     yield

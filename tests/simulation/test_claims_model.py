@@ -38,11 +38,9 @@ class Configuration:
 
     @property
     def macros(self) -> list[str]:
-        """The arguments of spin."""
         return [f"-D{macro}" for macro in (f"NODES={self.nodes}", f"TASKS={self.tasks}", *self.switches)]
 
     def __str__(self) -> str:
-        """The name of the test."""
         return f"{self.nodes}-nodes-{self.tasks}-tasks-{'-'.join(self.switches).lower().replace('=1', '')}"
 
 

@@ -144,7 +144,6 @@ def chosen(files: Files, event: str, random: Random) -> tuple[list[dict[str, Any
 
 
 def place(lines: list[dict[str, Any]], line: dict[str, Any]) -> None:
-    """Add a line where its time is."""
     lines.append(line)
     lines[1:] = sorted(lines[1:], key=lambda each: each["t"])
 

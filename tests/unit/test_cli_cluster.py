@@ -34,7 +34,6 @@ def node(number: int, **changes: Any) -> NodeView:
 
 
 def fenced(number: int, ago_s: int, *runs: str, by: str = "host1:100") -> NodeView:
-    """A node that was fenced."""
     return node(number, fenced_us=NOW_US - ago_s * SECOND_US, fenced_by=by, runs=list(runs))
 
 
@@ -63,7 +62,6 @@ def past(number: int, **changes: Any) -> PastRun:
 
 
 def shown(*nodes: NodeView, tasks: tuple[TaskView, ...] = (), wide: int | None = None) -> list[str]:
-    """The lines for people."""
     return click.unstyle("\n".join(cluster_lines("default", NOW_US, nodes, tasks, wide))).splitlines()
 
 

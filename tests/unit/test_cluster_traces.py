@@ -107,7 +107,6 @@ def test_one_trace_can_be_read_as_that_of_a_scheduler() -> None:
 
 
 def ran(seconds: float, run: int = 2, token: int | None = None) -> tuple[Line, Line]:
-    """A run of a second."""
     return start(seconds, run, token), end(seconds + 1, run)
 
 

@@ -28,7 +28,6 @@ class Clock:
 
     @property
     def now_us(self) -> int:
-        """What it shows, after noon."""
         return self.clock.now_us() - NOON_US
 
 

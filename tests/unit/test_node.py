@@ -44,7 +44,6 @@ class ByHand:
         self.node.joined(PULSE._replace(peers=peers), 0)
 
     def asks(self, kind: type[R]) -> R:
-        """What it sends now."""
         request, _ = self.node.next_request()
         assert isinstance(request, kind)
         return request

@@ -45,8 +45,6 @@ def tasks(*names: str, cron: str = EVERY_MINUTE, delay_s: float = 0.2) -> list[l
 
 
 class Said(NamedTuple):
-    """One line of a node."""
-
     at_us: int
     kind: str
     rest: str
@@ -69,8 +67,6 @@ class Seen:
 
 
 class NodeProcess:
-    """One process, one life."""
-
     def __init__(self, world: "World", name: str, url: str, listed: Tasks, *options: str) -> None:
         self.name = name
         self.trace = world.directory / f"{name}.jsonl"
@@ -100,16 +96,13 @@ class NodeProcess:
         self.process.wait(PATIENCE_S)
 
     def freeze(self) -> None:
-        """Stop it where it is."""
         self.cut_us = now_us()
         os.kill(self.process.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
         os.kill(self.process.pid, signal.SIGCONT)
 
     def tell(self, *words: str) -> None:
-        """Give it an order."""
         assert self.process.stdin is not None
         self.process.stdin.write(" ".join(words) + "\n")
         self.process.stdin.flush()
@@ -278,7 +271,6 @@ class World(Processes):
     def begin_all(
         self, names: Iterable[str], listed: Tasks, *options: str, urls: Sequence[str] = ()
     ) -> list[NodeProcess]:
-        """Start several at the same time."""
         begun = [
             self.begin(name, listed, *options, url=urls[n] if urls else "", is_awaited=False)
             for n, name in enumerate(names)
@@ -328,7 +320,6 @@ class World(Processes):
         return node
 
     def others(self, *gone: NodeProcess) -> list[NodeProcess]:
-        """All nodes but these."""
         return [node for node in self.nodes if node not in gone]
 
     def until_all_started(
@@ -344,11 +335,9 @@ class World(Processes):
         return sorted(found, key=lambda run: run.start_us)
 
     def events(self, *kinds: str) -> list[tuple[int, str, dict[str, Any]]]:
-        """What all nodes announced."""
         return [event for node in self.nodes for event in node.events(*kinds)]
 
     def story(self) -> str:
-        """What all nodes said, in order."""
         lines = sorted(
             (line.at_us, node.name, line.kind, line.rest) for node in self.nodes for line in node.said()
         )

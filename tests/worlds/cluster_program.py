@@ -159,13 +159,11 @@ def on_event(event: "Event") -> None:
 
 
 def main() -> int:
-    """Be a node."""
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("tasks", type=json.loads)
     parser.add_argument("--lease-ms", type=int, default=2_000)
     parser.add_argument("--zone", default="UTC")
-    parser.add_argument("--room", type=int)
     parser.add_argument("--more", type=int, default=0, help="so many tasks that are never due")
     parser.add_argument("--replace", action="store_true")
     parser.add_argument("--trace", type=Path)
@@ -184,11 +182,7 @@ def main() -> int:
         store = PostgresStore(
             given.url, lease=dt.timedelta(milliseconds=given.lease_ms), replace=given.replace
         )
-        scheduler = Scheduler(
-            store, timezone=ZoneInfo(given.zone), listeners=[on_event], max_concurrent_runs=given.room
-        )
-        if given.trace is None:
-            return await Program().run(scheduler, given.tasks)
+        scheduler = Scheduler(store, timezone=ZoneInfo(given.zone), listeners=[on_event])
         recorder = Recorder(given.trace, proc=given.name, tick=dt.timedelta(seconds=1))
         try:
             return await Program().run(recorder.wrap(scheduler), given.tasks)

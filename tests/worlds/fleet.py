@@ -54,8 +54,6 @@ note("end")
 
 
 class Note(NamedTuple):
-    """One line of the notes."""
-
     job: str
     machine: str
     pid: int
@@ -99,11 +97,9 @@ class Machine:
         self.daemon.process.wait(60)
 
     def freeze(self) -> None:
-        """Stop its daemon where it is."""
         self.daemon.send(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let its daemon go on."""
         self.daemon.send(signal.SIGCONT)
 
     def reload(self, text: str) -> None:
@@ -234,7 +230,6 @@ class Fleet(Processes):
             self.until_begun(job, on=on, after=after, count=count)
 
     def fence(self, node: int) -> bool:
-        """Declare a node dead, as another node would; whether that was done."""
         (beat,) = [each.beat for each in self.living() if each.node == node]
         return self.table.do(Fence(by="test", node=node, beat=beat)) is not None
 

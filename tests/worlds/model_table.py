@@ -24,8 +24,6 @@ FIRST = "00000001"
 
 @dataclass
 class ModelNode:
-    """The row of a node."""
-
     id: int
     name: str
     lease_us: int
@@ -43,8 +41,6 @@ class ModelNode:
 
 @dataclass
 class ModelRow:
-    """The row of a task."""
-
     id: int
     name: str
     hash: int
@@ -70,8 +66,6 @@ class ModelRow:
 
 @dataclass
 class Namespace:
-    """All rows of one namespace."""
-
     timeline: str
     generation: int = 1
     startup_us: Instant | None = None
@@ -92,7 +86,6 @@ class Namespace:
         return {name: row for name, row in self.named.items() if row.kind is None}
 
     def living(self) -> list[ModelNode]:
-        """The nodes that nobody has fenced."""
         return [node for node in self.nodes.values() if node.fenced_us is None]
 
     def waiting(self, request: t.Heartbeat | t.Claim | None) -> list[ModelRow]:
@@ -120,24 +113,19 @@ class ModelDatabase:
 
     @property
     def server(self) -> str:
-        """Which server answers."""
         return f"server {self._servers}"
 
     @property
     def timeline(self) -> str:
-        """Its line of history."""
         return f"{self._timelines:08X}"
 
     def table(self, namespace: str = "default") -> "ModelTable":
-        """Connect to it."""
         return ModelTable(self, namespace)
 
     def advance(self, by_us: int) -> None:
-        """Let time pass."""
         self.now_us += by_us
 
     def snapshot(self) -> dict[str, Namespace]:
-        """What is committed now."""
         return copy.deepcopy(self.spaces)
 
     def restart(self) -> None:
@@ -163,7 +151,6 @@ class ModelTable:
         }
 
     def do(self, request: t.TableRequest[t.A], /) -> t.A:
-        """Carry out *request*."""
         answer: t.A = self._carry_out[type(request)](request)
         return answer
 

@@ -117,7 +117,6 @@ class Cable:
         """Whether that is the last that is heard of this machine."""
 
     def draw(self) -> int:
-        """A new id."""
         return next(_numbers)
 
     async def open(self, new_id: str, /) -> str:
@@ -138,7 +137,6 @@ class Cable:
         return self.steady()
 
     def at(self, local_us: int, act: Callable[[], None]) -> None:
-        """Have *act* done then."""
         asyncio.get_running_loop().call_later((local_us - self.steady()) / SECOND_US, act)
 
     def send(self, request: TableRequest[Any], _patience_us: int, on_outcome: Callable[[Any], None]) -> None:
@@ -176,8 +174,6 @@ class Cable:
 
 
 class Machine:
-    """One machine."""
-
     def __init__(self, world: "SharedWorld", name: str, *, off: timedelta, zone: tzinfo) -> None:
         self.name = name
         self.world = world
@@ -203,7 +199,6 @@ class Machine:
     async def start(
         self, *definitions: Timer, is_start_up: bool = True, invalid: Collection[str] = ()
     ) -> None:
-        """Put it to work."""
         started_up_us = instant_of(self.host.now())
         await self.timers.start(
             definitions, started_up_us=started_up_us, is_start_up=is_start_up, invalid=invalid
@@ -250,7 +245,6 @@ class SharedWorld:
             assert complaints == []
 
     def now_us(self) -> Instant:
-        """The time of the database."""
         return instant_of(self.start) + self.steady.now_us
 
     def machine(self, name: str, *, off: timedelta = timedelta(0), zone: tzinfo = UTC) -> Machine:
@@ -276,7 +270,6 @@ class SharedWorld:
         self.steady.now_us += duration_us(duration)
 
     def after(self, duration: timedelta) -> None:
-        """Let time pass."""
         assert self.loop.run_until(self.steady.now_us + duration_us(duration))
 
     def until(self, moment: str) -> None:
@@ -293,6 +286,5 @@ class SharedWorld:
         return self.database.spaces["default"].listed[name]
 
     def state(self, name: str) -> dict[str, Any]:
-        """What its state says."""
         state: dict[str, Any] = msgspec.json.decode(self.row(name).state)
         return state

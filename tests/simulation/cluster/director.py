@@ -59,7 +59,6 @@ class ClusterLife:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong."""
         return not self.faults
 
     def check(self) -> None:
@@ -110,7 +109,6 @@ class _ClusterDirector:
         self._is_healed = False
 
     def life(self) -> ClusterLife:
-        """Live the plan and judge it."""
         for number, host in enumerate(self._plan.hosts):
             self._world.at(host.boots_us, self._starter(number))
         for action in self._plan.actions:

@@ -76,11 +76,9 @@ class _ClusterDraw:
         return max(length_us + self.rng.randrange(-lease_us // 6, lease_us // 6), 1)
 
     def host(self) -> int:
-        """One of the hosts."""
         return self.rng.randrange(len(self.plan.hosts))
 
     def items(self) -> int:
-        """One of the lists."""
         return self.rng.randrange(len(self.plan.lists))
 
 

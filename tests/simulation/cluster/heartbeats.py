@@ -21,7 +21,6 @@ class SimHeartbeats:
         self._looks = 0
 
     def start(self) -> None:
-        """Begin."""
         self._look()
 
     def wake(self) -> None:
@@ -30,7 +29,6 @@ class SimHeartbeats:
             self._look_at(self._host.steady_us())
 
     async def stop(self) -> None:
-        """Send nothing more."""
         self._is_over = True
 
     def _look_at(self, at_us: int) -> None:

@@ -95,16 +95,12 @@ class Demand:
 
 @dataclass(slots=True)
 class Judgement:
-    """What was found."""
-
     faults: list[str] = field(default_factory=list)
     demands: int = 0
     slowest_us: int = 0
 
 
 class Oracle:
-    """Sees everything."""
-
     def __init__(self, plan: ClusterPlan, world: "ClusterWorld", network: "Network") -> None:
         self._plan = plan
         self._world = world
@@ -134,7 +130,6 @@ class Oracle:
 
     @property
     def hash(self) -> str:
-        """The hash of everything seen."""
         return self._hash.hexdigest()
 
     def note(self, who: str, text: str) -> None:

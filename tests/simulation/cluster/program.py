@@ -108,8 +108,6 @@ class SimStore:
 
 
 class Program:
-    """One process."""
-
     def __init__(
         self,
         plan: ClusterPlan,
@@ -302,7 +300,6 @@ class Program:
         self._oracle.note_health()
 
     def close(self) -> None:
-        """End the recording."""
         self._recorder.close()
 
     def fall(self) -> None:
@@ -317,7 +314,6 @@ class Program:
         self.on_death()
 
     def bury(self) -> None:
-        """Take apart what is left of it."""
         self.loop.bury()
 
 

@@ -30,8 +30,6 @@ OnOutcome = Callable[[Any], None]
 
 
 class Drift:
-    """How a steady clock goes that is a little fast or slow."""
-
     def __init__(self, ppm: int, base_us: int) -> None:
         self._ppm = ppm
         self._base_us = base_us
@@ -56,15 +54,12 @@ class ClusterWorld:
         self._order = count()
 
     def at(self, at_us: int, act: Callable[[], None]) -> None:
-        """Have *act* done then."""
         heappush(self._agenda, (max(at_us, self.now_us), next(self._order), act))
 
     def after(self, delay_us: int, act: Callable[[], None]) -> None:
-        """Have *act* done so much later."""
         self.at(self.now_us + delay_us, act)
 
     def run_until(self, until_us: int) -> None:
-        """Let time pass up to *until_us*."""
         while (next_us := self._next_us()) is not None and next_us <= until_us:
             self._reach(next_us)
             while self._agenda and self._agenda[0][0] <= next_us:
@@ -129,12 +124,10 @@ class Network:
                 self.lines[action.host].harms[action.number] = action
 
     def now_us(self) -> Instant:
-        """The time of the database."""
         self.database.now_us = self._world.now_us + self._ahead_us
         return self.database.now_us
 
     def jump(self, by_us: int) -> None:
-        """Set the clock of the database."""
         self._ahead_us += by_us
 
     # --- the server ---
