@@ -82,6 +82,8 @@ _NEWER = {
     "random_delay_sec": 0,
     "exclude": (),
     "dst": "once",
+    "overlap": "skip",
+    "lock": None,
 }
 """Keys that the first stores did not know. As long as one has its default it is not in the text: otherwise
 each timer would be another one after an update."""
@@ -96,13 +98,10 @@ def text_of(timer: Timer, default: tzinfo) -> str:
         for key, value in msgspec.to_builtins(timer).items()
         if key not in {"id", "description"} and not (key in _NEWER and value == _NEWER[key])
     }
-    # As before there were these keys: else every timer would be another one after an upgrade.
-    said = {key: value for key, value in said.items() if (key, value) not in _UNSAID}
     said["timezone"] = zone_key(zone_of(timer, default))
     return _encoder.encode(said).decode()
 
 
-_UNSAID = (("overlap", "skip"), ("lock", None))
 _STATE_NAMES = {"definition": "text", "enabled": "enabled_override"}
 """The columns that `TimerState` has another name for."""
 _kept_values = attrgetter(*(_STATE_NAMES.get(column, column) for column in COLUMNS))
