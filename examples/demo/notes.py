@@ -118,7 +118,7 @@ def _restarted(fields: _Fields, _time: datetime) -> _TextAndTone:
 
 
 def _stopping(_fields: _Fields, _time: datetime) -> _TextAndTone:
-    return "stopping: no new runs; those in flight may end", Tone.LOUD
+    return "stopping: no new runs; those in flight may end (Ctrl-C again cuts them off)", Tone.LOUD
 
 
 def _stopped(_fields: _Fields, _time: datetime) -> _TextAndTone:

@@ -194,7 +194,10 @@ def test_a_view_cannot_be_changed() -> None:
             event("PollerRestarted", error="bug"),
             "the poller was ended from outside and is restarted: bug",
         ),
-        (event("SchedulerStopRequested"), "stopping: no new runs; those in flight may end"),
+        (
+            event("SchedulerStopRequested"),
+            "stopping: no new runs; those in flight may end (Ctrl-C again cuts them off)",
+        ),
         (event("SchedulerStopped"), "stopped: every result is recorded"),
     ],
 )
