@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duly.config import Calendar, Config, Service, Settings, Timer, config_of
-from duly.config.calendars import RANGES
+from duly.config.calendars import CALENDAR_FIELDS
 from duly.config.checking import SERVICE_KEYS, TIMER_KEYS
 from duly.config.lines import toml_places
 
@@ -24,7 +24,7 @@ IDS = st.sampled_from(["a", "b", "c"])
 
 
 def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    keys = st.sampled_from([*RANGES, "PATH"]) | ANY_TEXT | st.integers()
+    keys = st.sampled_from([*CALENDAR_FIELDS, "PATH"]) | ANY_TEXT | st.integers()
     return st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3) | st.tuples(inner)
 
 
@@ -34,9 +34,9 @@ CALENDARS = st.fixed_dictionaries(
     {},
     optional={
         name: st.just("*")
-        | st.integers(lowest, highest)
-        | st.lists(st.integers(lowest, highest), min_size=1, max_size=3)
-        for name, (lowest, highest, _) in RANGES.items()
+        | st.integers(field.lowest, field.highest)
+        | st.lists(st.integers(field.lowest, field.highest), min_size=1, max_size=3)
+        for name, field in CALENDAR_FIELDS.items()
     },
 )
 GOOD: Mapping[str, st.SearchStrategy[Any]] = {
@@ -127,13 +127,13 @@ def is_names(value: object) -> bool:
 
 def is_calendar(calendar: object) -> bool:
     assert type(calendar) is Calendar
-    for name, (lowest, highest, _) in RANGES.items():
+    for name, field in CALENDAR_FIELDS.items():
         values = getattr(calendar, name)
         if values is not None:
             assert type(values) is tuple
             assert values == tuple(sorted(set(values)))
             assert values
-            assert all(type(value) is int and lowest <= value <= highest for value in values)
+            assert all(type(value) is int and field.lowest <= value <= field.highest for value in values)
     return True
 
 

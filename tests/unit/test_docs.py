@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from duly.cli import COMMANDS, main
 from duly.cli.verify import CheckerError
 from duly.config import Dashboard, Service, Settings, Timer, load
-from duly.config.calendars import RANGES
+from duly.config.calendars import CALENDAR_FIELDS
 from duly.config.schema import Notify
 from duly.core.causes import Reason
 from duly.daemon import json_types
@@ -198,8 +198,8 @@ def _written(value: object) -> str:
 
 def test_table_of_calendars() -> None:
     """Each field of a calendar is listed with its values."""
-    for name, (lowest, highest, _) in RANGES.items():
-        assert re.search(rf"^\| `{name}` \| {lowest} to {highest}\b", CONFIGURATION, re.MULTILINE)
+    for name, field in CALENDAR_FIELDS.items():
+        assert re.search(rf"^\| `{name}` \| {field.lowest} to {field.highest}\b", CONFIGURATION, re.MULTILINE)
 
 
 # --- docs/spec ---

@@ -7,7 +7,7 @@ DST, is for the timers to say.
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from duly.config.schema import Calendar, EntryFault, expression_of
 from duly.config.values import all_of, known_keys
@@ -26,20 +26,8 @@ DAY = "day"
 _MOST_CALENDARS = 1000
 
 
-class Range(NamedTuple):
-    lowest: int
-    highest: int
-    names: tuple[str, ...] = ()
-
-
-RANGES = {
-    "minute": Range(0, 59),
-    "hour": Range(0, 23),
-    "day_of_month": Range(1, 31),
-    "month": Range(1, 12, MONTH_NAMES),
-    "day_of_week": Range(0, 6, WEEKDAY_NAMES),
-}
-_FIELDS = dict(zip(RANGES, FIELDS, strict=True))
+CALENDAR_FIELDS = dict(zip(("minute", "hour", "day_of_month", "month", "day_of_week"), FIELDS, strict=True))
+_NAMES = {MONTH: MONTH_NAMES, WEEKDAY: WEEKDAY_NAMES}
 _ALIASES = {
     **dict.fromkeys(("minutes", "min"), "minute"),
     **dict.fromkeys(("hours",), "hour"),
@@ -79,14 +67,14 @@ def _no_text(value: str) -> str:
 def _calendar(value: object, where: str) -> tuple[Calendar, str | None]:
     written = _written(value, where)
     try:
-        known_keys(written, (*RANGES, DAY), _ALIASES)
+        known_keys(written, (*CALENDAR_FIELDS, DAY), _ALIASES)
         if DAY in written:
             if "day_of_month" in written:
                 raise EntryFault(f"{DAY} and day_of_month are the same; give one of them")  # noqa: TRY301
             written["day_of_month"] = written.pop(DAY)
     except EntryFault as fault:
         raise EntryFault(f"{where}: {fault.reason}", KEY) from fault
-    given = [name for name in RANGES if name in written]
+    given = [name for name in CALENDAR_FIELDS if name in written]
     values = all_of(lambda name: (name, _field(written[name], name, where)), given)
     return Calendar(**dict(values)), _surprise(written)
 
@@ -114,31 +102,32 @@ def _field(value: object, name: str, where: str) -> tuple[int, ...] | str | None
 
 def _element(value: object, name: str, what: str) -> tuple[int, ...]:
     if isinstance(value, str) and value not in {"*", LAST}:
-        return _of_text(value, name, what) or tuple(values_of(_FIELDS[name].every))
+        return _of_text(value, name, what) or tuple(values_of(CALENDAR_FIELDS[name].every))
     return (_value(value, name, what, in_list=True),)
 
 
 def _of_text(text: str, name: str, what: str) -> tuple[int, ...] | None:
     """What a field says as cron says it: "9-17", "*/15", "mon-fri"."""
     try:
-        return _values(_FIELDS[name], text)
+        return _values(CALENDAR_FIELDS[name], text)
     except UnclearFieldError as fault:
-        close = close_names(text.strip().lower(), RANGES[name].names)
+        close = close_names(text.strip().lower(), _NAMES.get(CALENDAR_FIELDS[name], ()))
         raise EntryFault(
             f"{what} {quoted(text)} {fault.reason}{f'; {suggestion(close)}' if close else ''}", KEY
         ) from fault
 
 
 def _value(value: object, name: str, what: str, *, in_list: bool) -> int:
-    lowest, highest, _ = RANGES[name]
+    field = CALENDAR_FIELDS[name]
     if isinstance(value, bool) or not isinstance(value, int):
         allowed = 'a number or a text such as "9-17" or "*/15"'
         allowed = f"a list, and each element {allowed}" if in_list else f"{allowed}, or a list of them"
         raise EntryFault(f"{what} must be {allowed}, not {value_text(value)}", KEY)
     number = int.__int__(value)
-    if not lowest <= number <= highest:
+    if not field.lowest <= number <= field.highest:
         hint = "; Sunday is 0" if name == "day_of_week" and number == 7 else ""
-        raise EntryFault(f"{what} must be {lowest} to {highest}, not {value_text(number)}{hint}", KEY)
+        allowed = f"{field.lowest} to {field.highest}"
+        raise EntryFault(f"{what} must be {allowed}, not {value_text(number)}{hint}", KEY)
     return number
 
 
@@ -147,7 +136,7 @@ def _surprise(written: Mapping[Any, Any]) -> str | None:
         return None
     if not written:
         return f'{KEY} is empty, which means every minute; write minute = "*" if that is meant'
-    given = joined([name for name in RANGES if name in written], "and")
+    given = joined([name for name in CALENDAR_FIELDS if name in written], "and")
     return (
         f"{KEY} gives {given} and no minute, so it fires every minute of the matching hours;"
         ' write minute = 0 for once an hour, or minute = "*" if that is meant'
@@ -159,9 +148,6 @@ def _surprise(written: Mapping[Any, Any]) -> str | None:
 # Steps, names and Sunday as 7 become lists of numbers. A calendar wants day and weekday both to match. Cron
 # wants either when both are restricted, which takes two calendars, and both when one of them begins with a
 # star.
-
-
-_PLACES = {field: index for index, field in enumerate(FIELDS)}
 
 
 class UnclearFieldError(Exception):
@@ -207,15 +193,16 @@ def calendars_of(words: list[str]) -> tuple[Calendar, ...]:
 @lru_cache(maxsize=4096)
 def _values(field: Field, word: str) -> tuple[int, ...] | None:
     """The values that a field names; None for all of them."""
+    at = FIELDS.index(field)
     words = ["*"] * 5
-    words[_PLACES[field]] = word
+    words[at] = word
     # Only what every cron reads: posix_spelling also takes blanks that are none to cron.
     spelled = (
         posix_spelling(" ".join(words)) if word.isascii() and word.isprintable() and "?" not in word else None
     )
     if spelled is None:
         raise UnclearFieldError(field, word, _fault(field, word))
-    mask = CronExpression.parse(spelled).masks[_PLACES[field]]
+    mask = CronExpression.parse(spelled).masks[at]
     return None if mask == field.every else tuple(values_of(mask))
 
 

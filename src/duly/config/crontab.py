@@ -171,10 +171,10 @@ def _job(
     if words is not None:
         calendars_of(words)  # it could be read
     command = command_of(rest, state.env.get("SHELL", _SHELL))
-    if not command.argv or not command.argv[0]:
+    if not command or not command[0]:
         raise _LeftOutError("it has no command")
     when = {"on_startup": _REBOOT} if words is None else {"cron": " ".join(words)}
-    keys = {"id": _fresh_id(state, name_of(rest, line)), **when, "command": command.argv, "user": user}
+    keys = {"id": _fresh_id(state, name_of(rest, line)), **when, "command": command, "user": user}
     keys |= {"cwd": state.env.get("HOME") or None, "timezone": None if words is None else state.zone}
     return ImportedEntry({key: value for key, value in (*keys.items(), ("env", state.env)) if value}, line)
 
@@ -237,28 +237,20 @@ _WRAPPERS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CrontabCommand:
-    """An argv, and whether a shell had to be written into it."""
-
-    argv: tuple[str, ...]
-    needs_shell: bool
-
-
-def command_of(text: str, shell: str) -> CrontabCommand:
-    """What cron would run for a line's command part."""
+def command_of(text: str, shell: str) -> tuple[str, ...]:
+    """What cron would run for a line's command part, as an argv; empty if it is nothing."""
     script, stdin = percent_split(text)
     shell = shell.strip() or "/bin/sh"
     if not script.strip(BLANK):
-        return CrontabCommand((), needs_shell=False)
+        return ()
     if stdin is not None:
-        return CrontabCommand((shell, "-c", _with_stdin(script, stdin)), needs_shell=True)
+        return shell, "-c", _with_stdin(script, stdin)
     if shell.rpartition("/")[2] in _PLAIN_SHELLS and not uses_shell(script):
         argv = tuple(shell_words(script))
         # Neither `""` nor a no-break space names a program for duly; what it does is the shell's affair.
         if argv[0].strip():
-            return CrontabCommand(argv, needs_shell=False)
-    return CrontabCommand((shell, "-c", script), needs_shell=True)
+            return argv
+    return shell, "-c", script
 
 
 def first_word(text: str) -> tuple[str, str]:

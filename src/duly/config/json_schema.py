@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from duly.config import values
-from duly.config.calendars import DAY, RANGES
+from duly.config.calendars import CALENDAR_FIELDS, DAY
 from duly.config.checking import (
     DASHBOARD_VALUES,
     NOTIFY_KEYS,
@@ -32,7 +32,7 @@ _TEXTS: JsonSchema = {"type": "array", "items": _TEXT}
 _FIELD: JsonSchema = {"type": ["integer", "string", "array"]}
 _CALENDAR: JsonSchema = {
     "type": "object",
-    "properties": dict.fromkeys((*RANGES, DAY), _FIELD),
+    "properties": dict.fromkeys((*CALENDAR_FIELDS, DAY), _FIELD),
     "additionalProperties": False,
 }
 _OF_CHECKERS: Mapping[Any, JsonSchema] = {

@@ -33,24 +33,18 @@ PYTHON_NAMES: Mapping[str, Table] = {
 }
 _MODULE = "duly_config"
 _LONGEST_MESSAGE = 200
+_TABLES = frozenset(["SUPERVISOR", "DASHBOARD", "DEFAULTS"])
 _ALMOST = {
-    **dict.fromkeys(("SERVICE", "Services", "services", "service"), "SERVICES"),
-    **dict.fromkeys(("TIMER", "Timers", "timers", "timer"), "TIMERS"),
-    **dict.fromkeys(("JOB", "Jobs", "jobs", "job"), "JOBS"),
-    **dict.fromkeys(("Supervisor", "supervisor"), "SUPERVISOR"),
-    **dict.fromkeys(("Dashboard", "dashboard"), "DASHBOARD"),
-    **dict.fromkeys(("DEFAULT", "Defaults", "defaults"), "DEFAULTS"),
-    **dict.fromkeys(("Notify", "notify"), "NOTIFY"),
+    word: name
+    for name in PYTHON_NAMES
+    for plural in (name, name.removesuffix("S"), f"{name}S")
+    for word in (plural, plural.title(), plural.lower())
+    if word != name
 }
-_SORTS: Mapping[str, tuple[type, ...]] = {
-    "SERVICES": (list, tuple),
-    "TIMERS": (list, tuple),
-    "JOBS": (list, tuple),
-    "NOTIFY": (list, tuple),
-    "SUPERVISOR": (dict, Mapping),
-    "DASHBOARD": (dict, Mapping),
-    "DEFAULTS": (dict, Mapping),
-}
+
+
+def _sort_of(name: str) -> tuple[type, ...]:
+    return (dict, Mapping) if name in _TABLES else (list, tuple)
 
 
 def python_document(path: Path, text: str) -> Document:
@@ -167,15 +161,16 @@ def _document(path: Path, text: str, names: Mapping[str, Any], printed: _Printed
 
 def _shape_faults(names: Mapping[str, Any], lines: Mapping[str, int]) -> Iterator[FileFault]:
     for wrong, right in _ALMOST.items():
-        if wrong in names and right not in names and isinstance(names[wrong], _SORTS[right]):
+        if wrong in names and right not in names and isinstance(names[wrong], _sort_of(right)):
             yield FileFault(f"defines {wrong}, which is not read; did you mean {right}?", lines.get(wrong))
             return
     if not {"SERVICES", "TIMERS", "JOBS"} & names.keys():
         yield FileFault("defines neither JOBS nor SERVICES nor TIMERS")
-    for name, kinds in _SORTS.items():
+    for name in PYTHON_NAMES:
+        kinds = _sort_of(name)
         value = names.get(name, kinds[0]())
         if not isinstance(value, kinds):
-            what = "dict" if kinds[0] is dict else "list"
+            what = kinds[0].__name__
             said = f"{a_or_an(type(value).__name__)}; write list(...) around it"
             said = said if isinstance(value, Iterator) else value_text(value)
             if isinstance(value, bool):
