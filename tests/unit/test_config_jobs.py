@@ -344,6 +344,23 @@ def test_include(tmp_path: Path) -> None:
     assert f'{tmp_path}/conf.d/4.toml:1: error: service "four": has no command\n' in shown
 
 
+def test_what_include_may_name(tmp_path: Path) -> None:
+    """Patterns may begin at the root; one without a file is pointed out, and so is what a folder wants."""
+    path, other = tmp_path / "a" / "duly.toml", tmp_path / "[b]" / "x.toml"
+    for each in (path, other):
+        each.parent.mkdir()
+    other.write_text('[[job]]\nid = "one"\ncommand = "true"\ndaily = "1:00"\n')
+    include = f'include = ["{tmp_path}/[[]b]/*.toml", "../[[]b]/*.toml", "conf.d/*.tmol", "../[[]b]"]\n'
+    path.write_text(f"[supervisor]\ntimers = true\n{include}")
+    found = load(path)
+    assert [each.id for each in found.timers] == ["one"]
+    assert [(each.reason, each.line) for each in found.warnings if "include" in each.reason] == [
+        ('include "conf.d/*.tmol" matches no file', 3),
+    ]
+    [invalid] = found.invalid
+    assert invalid.reason.startswith("is a directory; include = ")
+
+
 def test_files_that_are_not_included(tmp_path: Path) -> None:
     """A folder with the customary name that is not read is pointed out."""
     (tmp_path / "conf.d").mkdir()

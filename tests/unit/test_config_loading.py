@@ -112,6 +112,10 @@ def test_missing_key_has_the_line_of_its_entry(tmp_path: Path) -> None:
     [
         ('[[service]]\nid = "a\n', "is not TOML: ", 2),
         ("x = \n", "is not TOML: invalid value (column 5)", 1),
+        ("x = 5m\n", 'is not TOML: expected newline or end of document after a statement; write x = "5m"', 1),
+        ("\nx = */5 * * * *\n", 'is not TOML: invalid value; write x = "*/5 * * * *"', 2),
+        ("x = True # yes\n", "is not TOML: invalid value (column 5)", 1),
+        ("x = True\n", "is not TOML: invalid value; write x = true", 1),
         ("[[service]]\nid = 'a'\nid = 'b'\n", "is not TOML: cannot overwrite a value", 3),
         ("[supervisor]\n[supervisor]\n", "is not TOML: cannot declare", 2),
         ("[[service]", "is not TOML: ", None),
@@ -126,7 +130,7 @@ def test_missing_key_has_the_line_of_its_entry(tmp_path: Path) -> None:
         ("supervisor = 3\n", "supervisor must be a table, not 3", 1),
         ("[[supervisor]]\n", "supervisor must be a table, not a list", 1),
     ],
-    ids=range(15),
+    ids=range(19),
 )
 def test_unusable_toml(tmp_path: Path, text: str, reason: str, line: int | None) -> None:
     """A TOML file that cannot be used says where and why."""

@@ -109,6 +109,9 @@ TOML = [
 def test_examples_load(tmp_path: Path, text: str) -> None:
     """Each example of a file loads, with nothing invalid and nothing to warn of."""
     (tmp_path / "duly.toml").write_text(text)
+    if "conf.d" in text:
+        (tmp_path / "conf.d").mkdir()
+        (tmp_path / "conf.d" / "more.toml").touch()
     found = load(tmp_path / "duly.toml")
     assert (found.invalid, found.warnings) == ((), ())
     assert found.services

@@ -10,6 +10,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from glob import escape, glob
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -61,6 +62,8 @@ _TOML_ALIASES = {
 LookAtService = Callable[[Service], Iterable[tuple[str, str]]]
 """What else is worth a warning about a service: keys and reasons."""
 _NOTHING: Mapping[str, object] = MappingProxyType({})
+_BARE_TEXT = re.compile(r"[ \t]*([A-Za-z_]{1,40})[ \t]*=[ \t]*([A-Za-z0-9@*~/][^\"'#=\[\]{}\\]{0,80}?)\s*")
+"""A line such as `every = 5m`."""
 _TOML_PLACE = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 
 
@@ -257,6 +260,10 @@ def _syntax_fault(said: str, text: str) -> FileFault:
     said = reason[0].lower() + reason[1:]
     if line is None:
         return FileFault(f"is not TOML: {said} at its end", text.count("\n") + 1)
+    if bare := _BARE_TEXT.fullmatch(text.split("\n")[int(line) - 1]):
+        is_word = bare[2].lower() in {"true", "false"}
+        meant = f"write {bare[1]} = {bare[2].lower()}" if is_word else f'write {bare[1]} = "{bare[2]}"'
+        return FileFault(f"is not TOML: {said}; {meant}", int(line))
     return FileFault(f"is not TOML: {said} (column {column})", int(line))
 
 
@@ -282,26 +289,39 @@ def _shape_fault(name: str, value: object) -> str | None:
 
 
 def included_files(settings: Settings, path: Path) -> list[Path]:
-    """The files that a configuration includes, in the order in which they count."""
-    folder = path.absolute().parent
-    found = {each: None for pattern in settings.include for each in sorted(folder.glob(pattern))}
+    """The files that a configuration includes, each once, in the order in which they count."""
+    found = {each: None for files in _matches(settings, path).values() for each in files}
     return [each for each in found if each != path.absolute()]
+
+
+def _matches(settings: Settings, path: Path) -> dict[str, list[Path]]:
+    """The files that each pattern stands for."""
+    folder = escape(str(path.absolute().parent))
+    # A pattern that begins at the root takes the place of the folder.
+    patterns = {each: os.path.join(folder, each) for each in settings.include}  # noqa: PTH118
+    return {
+        each: [Path(os.path.normpath(file)) for file in sorted(glob(pattern, recursive=True))]  # noqa: PTH207
+        for each, pattern in patterns.items()
+    }
 
 
 def _with_included(path: Path, document: Document) -> Document:
     """The document with the entries of the files that it includes. A bad file is an invalid job."""
     settings, _ = checked_settings(document.supervisor)
-    beside = path.absolute().parent / _CUSTOMARY
-    if "include" not in settings and path.suffix.lower() == ".toml" and any(beside.glob("*.toml")):
-        reason = f'{_CUSTOMARY} holds files that are not read; include = "{_CUSTOMARY}/*.toml" reads them'
-        warned = Warned("supervisor", None, 0, reason, document.places.top.get("supervisor"))
-        return document._replace(warnings=(*document.warnings, warned))
-    try:
-        files = included_files(Settings(include=settings.get("include", ())), path)
-    except (ValueError, OSError, NotImplementedError) as error:  # an absolute pattern, or an empty one
-        raise ConfigError(path, [FileFault(f"include cannot be read: {error}")]) from error
-    for file in files:
-        document = _including(document, file, str(file.relative_to(path.absolute().parent)))
+    folder = path.absolute().parent
+    included = Settings(include=settings.get("include", ()))
+    found = _matches(included, path).items()
+    reasons = [f"include {quoted(pattern)} matches no file" for pattern, files in found if not files]
+    is_toml = path.suffix.lower() == ".toml"
+    if "include" not in settings and is_toml and any((folder / _CUSTOMARY).glob("*.toml")):
+        reads = f'include = "{_CUSTOMARY}/*.toml" reads them'
+        reasons = [f"{_CUSTOMARY} holds files that are not read; {reads}"]
+    line = document.places.of("supervisor", 1)[0].line_of("include")
+    warned = (Warned("supervisor", None, 0, reason, line) for reason in reasons)
+    document = document._replace(warnings=(*document.warnings, *warned))
+    for file in included_files(included, path):
+        shown = file.relative_to(folder) if file.is_relative_to(folder) else file
+        document = _including(document, file, str(shown))
     return document
 
 
@@ -315,7 +335,8 @@ def _including(document: Document, file: Path, shown: str) -> Document:
         if faults := _shape_faults(tables, places):
             raise ConfigError(file, faults)  # noqa: TRY301
     except ConfigError as error:
-        tables = {"job": [EntryFault(error.reason)]}
+        remedy = f'; include = "{shown}/*.toml" reads what is in it' if file.is_dir() else ""
+        tables = {"job": [EntryFault(f"{error.reason}{remedy}")]}
         places = Places({"job": [TableLines(error.line)]})
     own: dict[Table, Sequence[object]]
     own = {"service": document.services, "timer": document.timers, "job": document.jobs}
