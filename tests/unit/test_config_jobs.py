@@ -109,8 +109,8 @@ def test_bad_defaults() -> None:
     found = config(job(daily="1:00"), defaults={"timout": 3, "cwd": 3, "daily": "1:00"})
     assert [(each.kind, each.reason) for each in found.invalid] == [
         ("supervisor", 'defaults: unknown key "timout"; did you mean timeout or timeout_sec?'),
-        ("supervisor", "defaults: cwd must be text, not 3"),
         ("supervisor", 'defaults: unknown key "daily"'),
+        ("supervisor", "defaults: cwd must be text, not 3"),
     ]
     assert len(found.timers) == 1
 
@@ -272,6 +272,16 @@ def test_lengths_of_time(written: Any, meant: float) -> None:
         FOLDER / "duly.toml", supervisor={"shutdown_timeout": written, "kill_grace_sec": written}
     )
     assert (found.settings.shutdown_timeout_sec, found.settings.kill_grace_sec) == (meant, meant)
+
+
+def test_a_setting_that_is_there_twice() -> None:
+    """A setting and a default with and without its unit are refused, as those of an entry are."""
+    twice = {"kill_grace": 1, "kill_grace_sec": 2}
+    found = config_of(FOLDER / "duly.toml", supervisor=twice, defaults={"timeout": 1, "timeout_sec": 2})
+    assert [each.reason for each in found.invalid] == [
+        "kill_grace and kill_grace_sec are the same; give one of them",
+        "defaults: timeout and timeout_sec are the same; give one of them",
+    ]
 
 
 def test_random_delay_in_words() -> None:

@@ -29,7 +29,7 @@ from duly.config.schema import (
     Timer,
     Warned,
 )
-from duly.formatting import did_you_mean, quoted, value_text
+from duly.formatting import did_you_mean, quoted
 
 ConfigEntry = TypeVar("ConfigEntry", Service, Timer, Notify)
 AnyFinding = TypeVar("AnyFinding", Invalid, Warned)
@@ -172,7 +172,7 @@ class _Faults:
             names = [name for name in written_names((key,)) if name in given]
             if not names:
                 continue
-            with self.caught():
+            with self.caught(f"{names[0]} "):
                 if len(names) > 1:
                     raise EntryFault(f"{names[1]} and {names[0]} are the same; give one of them", names[0])
                 right[key] = check(given[names[0]], names[0])
@@ -422,13 +422,10 @@ def each_checked(
     """The keys of a table that can be used, and everything that is wrong with the others."""
     found: dict[str, Any] = {}
     faults = _Faults()
-    keys = {name: key for key in checkers for name in written_names((key,))}
     with faults.caught():
         given = values.mapping(written, "a table (a mapping of keys to values)")
-        for key in given:
-            with faults.caught(f"{value_text(key)} "):
-                values.known_keys({key: None}, tuple(keys), aliases)
-                found[keys[key]] = checkers[keys[key]](given[key], key)
+        faults.found += values.unknown_keys(given, written_names(tuple(checkers)), aliases)
+        found = faults.given(given, checkers)
     return found, [EntryFault(f"{where}{fault.reason}", fault.key) for fault in faults.found]
 
 
