@@ -115,67 +115,84 @@ class Checked(Generic[ConfigEntry]):
 
 
 def checked_services(entries: Sequence[Written]) -> list[Checked[Service]]:
-    return _checked(entries, Service, _service)
+    return _checked(entries, Service, SERVICE_ALIASES, _service)
 
 
 def checked_timers(entries: Sequence[Written], folder: Path) -> list[Checked[Timer]]:
     """The timers; what they name is meant as seen from *folder*."""
-    return _checked(entries, Timer, partial(_timer, folder=folder))
+    return _checked(entries, Timer, TIMER_ALIASES, partial(_timer, folder=folder))
+
+
+def checked_notify(entries: Sequence[Written]) -> list[Checked[Notify]]:
+    return _checked(entries, Notify, _NOTIFY_ALIASES, _notify)
 
 
 def _checked(
     entries: Sequence[Written],
     kind: type[ConfigEntry],
-    check: Callable[
-        [Mapping[Any, Any], Callable[[str], None], "_Faults"], tuple[ConfigEntry, tuple[str, ...]]
-    ],
+    aliases: Mapping[str, str],
+    check: Callable[["_Look"], ConfigEntry],
 ) -> list[Checked[ConfigEntry]]:
     held: set[str] = set()
-
-    def claim(name: str) -> None:
-        if name in held:
-            raise EntryFault(f"the id {quoted(name)} is taken by an earlier {kind.__name__.lower()}", "id")
-
     found: list[Checked[ConfigEntry]] = []
+    keys = written_names(tuple(each.name for each in fields(kind)))
     for index, written in enumerate(entries):
         # The first definition holds its id even when it is invalid, so the id is read ahead of its turn.
         name = id_in(written.value)
         is_first = name is not None and name not in held
-        faults, draft, surprises = _Faults(), None, tuple[str, ...]()
-        with faults.caught():
-            draft, surprises = check(_as_mapping(written.value, kind), claim, faults)
-        found.append(Checked(written, index, name, draft, tuple(faults.found), is_first, surprises))
+        look, draft = _Look(), None
+        with look.caught():
+            look.given = _as_mapping(written.value, kind)
+            look.faults += values.unknown_keys(look.given, keys, aliases)
+            with look.caught():
+                look.found["id"] = _own_id(look.given, held, kind.__name__.lower())
+            draft = check(look)
+        faults, surprises = tuple(look.faults), tuple(look.surprises)
+        found.append(Checked(written, index, name, draft, faults, is_first, surprises))
         if name is not None:
             held.add(name)
     return found
 
 
-class _Faults:
-    """What is wrong with an entry, in the order in which it is looked at."""
+def _own_id(given: Mapping[Any, Any], held: Collection[str], kind: str) -> str:
+    if "id" not in given:
+        raise EntryFault("has no id")
+    name = values.identifier(given["id"], "id")
+    if name in held:
+        raise EntryFault(f"the id {quoted(name)} is taken by an earlier {kind}", "id")
+    return name
+
+
+class _Look:
+    """An entry while it is looked at: what could be read of it, and what is wrong, in that order."""
 
     def __init__(self) -> None:
-        self.found: list[EntryFault] = []
+        self.given: Mapping[Any, Any] = {}
+        self.found: dict[str, Any] = {"id": ""}
+        self.faults: list[EntryFault] = []
+        self.surprises: Sequence[str] = ()
 
     @contextmanager
     def caught(self, what: str = "") -> Iterator[None]:
         try:
             yield
         except EntryFault as fault:
-            self.found += [fault, *fault.others]
+            self.faults += [fault, *fault.others]
         except Exception as error:  # objects of a Python file can fail in ways of their own
-            self.found.append(EntryFault(f"{what}cannot be read: {type(error).__name__}"))
+            self.faults.append(EntryFault(f"{what}cannot be read: {type(error).__name__}"))
 
-    def given(self, given: Mapping[Any, Any], checkers: Mapping[str, Checker]) -> dict[str, Any]:
-        """The values of these keys that are right."""
+    def read(self, checkers: Mapping[str, Checker]) -> dict[str, Any]:
+        """The values of these keys that are right; they are noted as found, too."""
         right: dict[str, Any] = {}
         for key, check in checkers.items():
-            names = [name for name in written_names((key,)) if name in given]
+            names = [name for name in written_names((key,)) if name in self.given]
             if not names:
                 continue
             with self.caught(f"{names[0]} "):
                 if len(names) > 1:
                     raise EntryFault(f"{names[1]} and {names[0]} are the same; give one of them", names[0])
-                right[key] = check(given[names[0]], names[0])
+                right[key] = check(self.given[names[0]], names[0])
+        self.found |= right
         return right
 
 
@@ -212,35 +229,23 @@ def _as_mapping(written: object, kind: type[ConfigEntry]) -> Mapping[Any, Any]:
 # --- services ---
 
 
-def _service(
-    given: Mapping[Any, Any], claim: Callable[[str], None], faults: _Faults
-) -> tuple[Service, tuple[str, ...]]:
-    faults.found += values.unknown_keys(given, written_names(SERVICE_KEYS), SERVICE_ALIASES)
-    found: dict[str, Any] = {"id": "", "command": ()}
-    with faults.caught():
-        found["id"] = _own_id(given, claim)
-    with faults.caught():
+def _service(look: _Look) -> Service:
+    given, found = look.given, look.found
+    found["command"] = ()
+    with look.caught():
         if "command" not in given:
             raise EntryFault("has no command")
         found["shell"] = values.boolean(given.get("shell", False), "shell")
         command = values.shell_argv if found["shell"] else values.argv
         found["command"] = command(given["command"], "command")
-    found |= faults.given(given, SERVICE_VALUES)
+    look.read(SERVICE_VALUES)
     if "type" in found or "type" not in given:
         written = {*given, *(f"{key}{_SEC}" for key in given)}
-        faults.found += _unfit_for_its_type(written, found.get("type", "simple"))
+        look.faults += _unfit_for_its_type(written, found.get("type", "simple"))
     for key in ("after", "requires"):
         if found["id"] in found.get(key, ()):
-            faults.found.append(EntryFault(f"{key} names the service itself", key))
-    return Service(**found), ()
-
-
-def _own_id(given: Mapping[Any, Any], claim: Callable[[str], None]) -> str:
-    if "id" not in given:
-        raise EntryFault("has no id")
-    name = values.identifier(given["id"], "id")
-    claim(name)
-    return name
+            look.faults.append(EntryFault(f"{key} names the service itself", key))
+    return Service(**found)
 
 
 def _unfit_for_its_type(given: Collection[Any], kind: str) -> Iterator[EntryFault]:
@@ -287,32 +292,28 @@ SERVICE_VALUES: Mapping[str, Checker] = {
 # --- timers ---
 
 
-def _timer(
-    given: Mapping[Any, Any], claim: Callable[[str], None], faults: _Faults, folder: Path
-) -> tuple[Timer, tuple[str, ...]]:
-    faults.found += values.unknown_keys(given, written_names(TIMER_KEYS), TIMER_ALIASES)
-    found: dict[str, Any] = {"id": "", "target": ""}
-    with faults.caught():
-        found["id"] = _own_id(given, claim)
-    with faults.caught():
+def _timer(look: _Look, folder: Path) -> Timer:
+    given, found = look.given, look.found
+    found["target"] = ""
+    with look.caught():
         if "target" not in given:
             raise EntryFault("has no target", "target")
         found["target"] = values.identifier(given["target"], "target")
     if not any(name in given for name in written_names((*TRIGGERS, "on_startup_sec", "on_unit_active_sec"))):
-        faults.found.append(EntryFault(f"has no trigger; give at least one of {', '.join(TRIGGERS)}"))
-    found |= faults.given(given, _TIMER_SECONDS)
-    surprises: tuple[str, ...] = ()
-    with faults.caught():
+        look.faults.append(EntryFault(f"has no trigger; give at least one of {', '.join(TRIGGERS)}"))
+    look.read(_TIMER_SECONDS)
+    with look.caught():
         if "on_calendar" in given:
-            found["on_calendar"], surprises = checked_calendars(given["on_calendar"])
-    said = faults.given(given, {"cron": checked_cron, "daily": _daily})
-    found["on_calendar"] = (*found.get("on_calendar", ()), *said.get("cron", ()), *said.get("daily", ()))
-    found |= faults.given(given, _TIMER_OTHERS)
-    found |= faults.given(given, {"exclude": partial(dates, folder=folder)})
-    with faults.caught():
+            found["on_calendar"], look.surprises = checked_calendars(given["on_calendar"])
+    calendars = found.get("on_calendar", ())
+    said = look.read({"cron": checked_cron, "daily": _daily})
+    found["on_calendar"] = (*calendars, *said.get("cron", ()), *said.get("daily", ()))
+    found |= dict.fromkeys(said)  # as calendars from here on
+    look.read({**_TIMER_OTHERS, "exclude": partial(dates, folder=folder)})
+    with look.caught():
         if found.get("after_end"):
             _count_from_ends(found)
-    return Timer(**found), surprises
+    return Timer(**found)
 
 
 def _daily(value: object, key: str) -> tuple[Calendar, ...]:
@@ -354,24 +355,15 @@ _TIMER_OTHERS: Mapping[str, Checker] = {
 # --- notify ---
 
 
-def checked_notify(entries: Sequence[Written]) -> list[Checked[Notify]]:
-    return _checked(entries, Notify, _notify)
-
-
-def _notify(
-    given: Mapping[Any, Any], claim: Callable[[str], None], faults: _Faults
-) -> tuple[Notify, tuple[str, ...]]:
-    faults.found += values.unknown_keys(given, NOTIFY_KEYS, _NOTIFY_ALIASES)
-    found: dict[str, Any] = {"id": ""}
-    with faults.caught():
-        found["id"] = _own_id(given, claim)
-    channels = [channel for channel in CHANNELS if channel in given]
+def _notify(look: _Look) -> Notify:
+    channels = [channel for channel in CHANNELS if channel in look.given]
     if len(channels) != 1:
-        faults.found.append(EntryFault(f"needs one of {', '.join(CHANNELS)}", (*channels, None)[0]))
+        look.faults.append(EntryFault(f"needs one of {', '.join(CHANNELS)}", (*channels, None)[0]))
     for key, channel in (("format", "webhook"), ("smtp", "email"), ("sender", "email")):
-        if key in given and channel not in given:
-            faults.found.append(EntryFault(f"{key} is for {channel}", key))
-    return Notify(**found | faults.given(given, NOTIFY_VALUES)), ()
+        if key in look.given and channel not in look.given:
+            look.faults.append(EntryFault(f"{key} is for {channel}", key))
+    look.read(NOTIFY_VALUES)
+    return Notify(**look.found)
 
 
 def _several(value: object, key: str, check: Checker = values.text) -> tuple[Any, ...]:
@@ -420,13 +412,12 @@ def each_checked(
     written: object, aliases: Mapping[str, str], checkers: Mapping[str, Checker], where: str = ""
 ) -> tuple[dict[str, Any], list[EntryFault]]:
     """The keys of a table that can be used, and everything that is wrong with the others."""
-    found: dict[str, Any] = {}
-    faults = _Faults()
-    with faults.caught():
-        given = values.mapping(written, "a table (a mapping of keys to values)")
-        faults.found += values.unknown_keys(given, written_names(tuple(checkers)), aliases)
-        found = faults.given(given, checkers)
-    return found, [EntryFault(f"{where}{fault.reason}", fault.key) for fault in faults.found]
+    look, found = _Look(), dict[str, Any]()
+    with look.caught():
+        look.given = values.mapping(written, "a table (a mapping of keys to values)")
+        look.faults += values.unknown_keys(look.given, written_names(tuple(checkers)), aliases)
+        found = look.read(checkers)
+    return found, [EntryFault(f"{where}{fault.reason}", fault.key) for fault in look.faults]
 
 
 def _lease(value: object, key: str) -> float:
