@@ -40,6 +40,7 @@ CLUSTER_MARKS: Mapping[str, str] = {
     "found fenced": "a node finds that others have declared it dead",
     "comes back": "a node gives up its id and goes on under a new one",
     "return lost": "the answer to a return was lost",
+    "cut off during a return": "trust ended while a return was under way that keeps the run",
     "answer of an earlier id": "the answer to a claim came after its node had given up the id",
     "answer lost": "the answer to a claim was lost",
     "another server": "another server answers, which may have forgotten something",

@@ -149,6 +149,29 @@ def test_claims_are_opened_after_a_lease() -> None:
         node.on_answer(request, pulse, now_us)
 
 
+def test_run_that_is_cut_off_during_a_return() -> None:
+    """Trust ends while a return is under way that keeps a run: another return gives up its row."""
+    now_us, ids = 0, iter(range(1, 9))
+    node = Node(name="me", version="", lease_us=LEASE_US, steady=lambda: now_us, draw=lambda: next(ids))
+    node.joined(Pulse(0, "server", "1", "1", 1, False, [], 1, None), 0)
+    claim = node.claim(limit=1, ends=0, now_us=None, due_us=None)
+    (row,) = node.on_work(claim, Work(2, 0, [], [Claimed(7, "a", 1, 1, "[]", 0, None, 0, None)], None, True))
+    row.is_called = True
+    node.on_lost_answer(claim)
+    first, _ = node.next_request()
+    assert isinstance(first, ComeBack)
+    assert [end.name for end in first.kept] == ["a"]
+    now_us, row.is_cut = LEASE_US, True
+    node.on_cut()
+    node.on_answer(first, Returned([("a", 7)], False), now_us)
+    second, _ = node.next_request()
+    assert isinstance(second, ComeBack)
+    assert (list(second.before), [end.name for end in second.cut]) == ([first.node], ["a"])
+    node.on_answer(second, Returned([], False), now_us)
+    assert not node.held
+    assert isinstance(node.next_request()[0], Heartbeat)
+
+
 def test_news_for_a_loop_that_is_closed() -> None:
     """A heartbeat thread that outlives the event loop of its scheduler has nobody to tell, and goes on."""
     scheduler = Scheduler(Cable(ModelDatabase(), lambda: 0, lambda: 0))

@@ -416,15 +416,19 @@ class Node:
                 self.held.pop(end.name, None)
         kept, released = [], []
         for held in list(self.held.values()):
-            if held.name in ids and not held.is_cut:
-                held.id = ids[held.name]
-                if held.name in self.ends:  # it came while the answer was under way
-                    self.ends[held.name] = _replace(self.ends[held.name], id=held.id)
-                kept.append(held.name)
-            else:
-                held.is_cut = True  # also of one that was to be kept, and is somebody else's by now
+            if held.name not in ids:
+                held.is_cut = True  # also if it was to be kept, and is somebody else's by now
                 del self.held[held.name]
                 released.append(held.name)
+                continue
+            held.id = ids[held.name]
+            if held.name in self.ends:  # it came while the answer was under way
+                self.ends[held.name] = _replace(self.ends[held.name], id=held.id)
+            if held.is_cut:
+                mark("cut off during a return")
+                self._is_in_doubt = True  # the row is ours again, and only another return gives it up
+            else:
+                kept.append(held.name)
         self.on_trust(self.trusted_until_us)
         self.emit("NodeReturned", {"node": self.id, "before": before, "kept": kept, "released": released})
         self.on_change()
