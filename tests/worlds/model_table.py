@@ -195,7 +195,7 @@ class ModelTable:
         space, acked = self.space, 0 if beat is None else beat.acked
         has_forgotten = node is None or node.seq < acked
         return t.Pulse(
-            now_us=self._now_us(None if beat is None else beat.now_us),
+            now_us=self.database.now_us,
             server=self.database.server,
             timeline=self.database.timeline,
             open_timeline=space.timeline,
@@ -210,9 +210,6 @@ class ModelTable:
 
     def _limited(self) -> list[ModelRow]:
         return [row for row in self.space.rows.values() if row.run_by is not None and row.limited_by]
-
-    def _now_us(self, now_us: Instant | None) -> Instant:
-        return self.database.now_us if now_us is None else now_us
 
     def _fence(self, request: t.Fence) -> Sequence[t.Taken] | None:
         node = self.space.nodes.get(request.node)
@@ -270,7 +267,8 @@ class ModelTable:
     # --- claiming and ending ---
 
     def _claim(self, request: t.Claim) -> t.Work:
-        space, server, now_us = self.space, self.database.server, self._now_us(request.now_us)
+        space, server = self.space, self.database.server
+        now_us = self.database.now_us if request.now_us is None else request.now_us
         is_open = space.timeline == self.database.timeline and all(n.server == server for n in space.living())
         node = space.nodes.get(request.node)
         is_forgotten = node is None or node.seq < request.acked
@@ -374,7 +372,7 @@ class ModelTable:
             self._end(self._named(end), end, request.name)
         for end in request.cut:
             if (row := self._named(end)) is not None and self._is_of(row, end, request):
-                self._cut(row, self._now_us(request.now_us))
+                self._cut(row, self.database.now_us)
         kept = []
         for end in request.kept:
             if (row := self._named(end)) is not None and self._is_of(row, end, request):

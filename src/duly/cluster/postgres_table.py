@@ -97,7 +97,7 @@ class PostgresTable:
 
     @_carry_out.register
     def _join(self, request: table.Join) -> table.Pulse:
-        values = {"acked": 0, "gen": 0, "kinds": [], "now_us": None}
+        values = {"acked": 0, "gen": 0, "kinds": []}
         return _pulse(self._ask(self._statements.of("join", "pulse"), **_fields(request), **values))
 
     # --- claiming and ending ---

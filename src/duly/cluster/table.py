@@ -4,8 +4,8 @@ Every request is a value with a typed answer. `duly.cluster.postgres` carries it
 `tests/worlds/model_table.py` carries it out on dictionaries, for the simulation. Both pass one suite
 (`tests.conformance.table_suite`), so what a request means is said here and checked there.
 
-A table belongs to one namespace. `now_us=None` means the time of the database, which decides what is due.
-Only a scheduler that was given a clock of its own says the time itself.
+A table belongs to one namespace. The time of the database decides what is due. Only a scheduler that was
+given a clock of its own says the time itself, with each claim.
 
 What there is one of for each run is not tracked by the garbage collector (`gc=False`): such values hold
 no others but such. In a burst that is a quarter of what a node costs.
@@ -120,7 +120,6 @@ class Heartbeat(TableRequest[Pulse], frozen=True, kw_only=True):
     """The kinds of entries that it claims."""
     lag_us: int = 0
     """How late its latest claim was."""
-    now_us: Instant | None = None
 
 
 class Taken(NamedTuple):
@@ -340,7 +339,6 @@ class ComeBack(TableRequest[Returned], frozen=True, kw_only=True):
     lease: a disk was set back, and others may run what no row says."""
     remembered: Sequence[RowEnd] = ()
     """Ends that were acknowledged lately, oldest first."""
-    now_us: Instant | None = None
 
 
 # --- lists ---

@@ -1,4 +1,4 @@
-SELECT coalesce(%(now_us)s, {schema}.now_us()), {schema}.server(), {schema}.timeline(), coalesce(space.timeline, ''),
+SELECT {schema}.now_us(), {schema}.server(), {schema}.timeline(), coalesce(space.timeline, ''),
        CASE WHEN me.fenced_us IS NULL AND me.seq >= %(acked)s THEN me.seq END,
        coalesce(me.seq < %(acked)s, true),
        coalesce((SELECT json_agg(json_build_array(id, name, beat, lease_us)) FROM {schema}.node

@@ -2,7 +2,7 @@
 UPDATE {schema}.task AS task
 SET run_by = NULL, started_us = NULL,
     cut_us = CASE WHEN target IS NULL THEN coalesce(cut_us, task.started_us) ELSE task.started_us END,
-    token = task.token + 1, wake_us = coalesce(%(now_us)s, {schema}.now_us())
+    token = task.token + 1, wake_us = {schema}.now_us()
 WHERE {is_cut};
 -- A server that has forgotten may not know whose the targets of my runs are.
 UPDATE {schema}.task AS task SET run_by = %(node)s, limited_by = coalesce(task.limited_by, task.target)
