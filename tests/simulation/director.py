@@ -7,11 +7,9 @@ store.
 """
 
 import asyncio
-import logging
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
@@ -30,7 +28,7 @@ from tests.simulation.callbacks import Callbacks
 from tests.simulation.disk import Cut
 from tests.simulation.host import Host, SimulatedProcess, encoded
 from tests.simulation.inspection import damaged, disagreements, still_damaged, stored_list, torn_list
-from tests.simulation.life import Life
+from tests.simulation.life import Life, unheard
 from tests.simulation.loop import StandstillError
 from tests.simulation.plan import Items, Plan
 from tests.simulation.steady import Point
@@ -55,7 +53,7 @@ def lived(
     """
     folder = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
     with (
-        _unheard(),
+        unheard(),
         marks.counted() as passed,
         tempfile.TemporaryDirectory(prefix="duly-", dir=folder, ignore_cleanup_errors=True) as name,
     ):
@@ -67,17 +65,6 @@ def lived(
             return life
         finally:
             host.close()
-
-
-@contextmanager
-def _unheard() -> Iterator[None]:
-    """Keep warnings of a simulated scheduler off the terminal, unless somebody has set up logging."""
-    handler, logger = logging.NullHandler(), logging.getLogger("duly")
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
 
 
 class _Director:

@@ -1,8 +1,12 @@
 """A life that was lived: the trace, what the checker says of it, and what else is to be said."""
 
 import hashlib
+import logging
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from duly.verify.properties import Outcome
 from tests.simulation.plan import Plan
@@ -21,8 +25,37 @@ class UnsoundLifeError(AssertionError):
         self.faults = faults
 
 
+class Judged:
+    """A life of any kind of plan that has been judged."""
+
+    __slots__ = ()
+    plan: Any
+    faults: Any
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults
+
+    def check(self) -> None:
+        """Raise an AssertionError that says what is wrong, if anything is, and how to see it again."""
+        if not self.is_sound:
+            raise UnsoundLifeError(self.plan.seed, self.faults)
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Keep warnings of a simulated scheduler off the terminal, unless somebody has set up logging."""
+    handler, logger = logging.NullHandler(), logging.getLogger("duly")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
 @dataclass(slots=True)
-class Life:
+class Life(Judged):
     """A life that was lived, and what is to be said of it."""
 
     plan: Plan
@@ -67,13 +100,3 @@ class Life:
             *(f"line {each.line} of the trace: {each.reason}" for each in self.outcome.faults),
             *self.objections,
         ]
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.faults
-
-    def check(self) -> None:
-        """Raise an AssertionError that says what is wrong, if anything is, and how to see it again."""
-        if not self.is_sound:
-            raise UnsoundLifeError(self.plan.seed, self.faults)

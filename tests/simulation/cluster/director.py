@@ -5,10 +5,8 @@ whatever starts programs on its host, with the list that is installed there by t
 """
 
 import copy
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +20,7 @@ from tests.simulation.cluster.plan import ClusterPlan
 from tests.simulation.cluster.program import Program
 from tests.simulation.cluster.traces import Traces
 from tests.simulation.cluster.world import ClusterWorld, Network
-from tests.simulation.life import UnsoundLifeError
+from tests.simulation.life import Judged, unheard
 from tests.simulation.loop import StandstillError
 from tests.simulation.steady import Point
 
@@ -33,7 +31,7 @@ _SOON_US = 10 * SECOND_US
 
 
 @dataclass(slots=True)
-class ClusterLife:
+class ClusterLife(Judged):
     """The life of a cluster, and what is to be said of it."""
 
     plan: ClusterPlan
@@ -57,19 +55,10 @@ class ClusterLife:
         words = [word for word in self.faults[0].split() if word.isalpha()] if self.faults else []
         return " ".join(words[:6])
 
-    @property
-    def is_sound(self) -> bool:
-        return not self.faults
-
-    def check(self) -> None:
-        """Raise an AssertionError that says what is wrong, if anything is."""
-        if not self.is_sound:
-            raise UnsoundLifeError(self.plan.seed, self.faults)
-
 
 def cluster_lived(plan: ClusterPlan) -> ClusterLife:
     """Live *plan*. It is judged by an oracle, and by `duly verify` from what its programs recorded."""
-    with _silent(), marks.counted() as passed:
+    with unheard(), marks.counted() as passed:
         life = _ClusterDirector(plan).life()
         life.marks = passed
         return life
@@ -80,18 +69,6 @@ def cluster_recorded(plan: ClusterPlan) -> list[list[dict[str, Any]]]:
     life = cluster_lived(plan)
     life.check()
     return [[msgspec.json.decode(line) for line in lines] for lines in life.files]
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keep the logger of the simulated schedulers quiet: what they have to say is in the story."""
-    logger = logging.getLogger("duly")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 class _ClusterDirector:

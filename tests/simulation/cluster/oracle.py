@@ -97,7 +97,6 @@ class Demand:
 class Judgement:
     faults: list[str] = field(default_factory=list)
     demands: int = 0
-    slowest_us: int = 0
 
 
 class Oracle:
