@@ -94,12 +94,11 @@ def test_two_names_of_one_zone(world: World) -> None:
     world.verify()
 
 
-@pytest.mark.parametrize("ahead_s", [3_600.0, -86_400.0 * 30], ids=["an hour ahead", "a month behind"])
-def test_wrong_clock(world: World, ahead_s: float) -> None:
-    """A host whose clock is wrong is a node like the others: it takes over from them and they from it."""
+def test_wrong_clock(world: World) -> None:
+    """A host whose clock is a month behind is a node like the others: it takes over, and they from it."""
     names = ["flaky-1", "flaky-2", "long-1"]
     a = world.begin("a", tasks(*names))
-    wrong = world.begin("wrong", tasks(*names), "--clock-ahead-s", str(ahead_s))
+    wrong = world.begin("wrong", tasks(*names), "--clock-ahead-s", str(-86_400 * 30))
     a.kill()
     world.until_all_started(*names, among=[wrong], after_us=a.cut_us)
     b = world.begin("b", tasks(*names))

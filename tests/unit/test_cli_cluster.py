@@ -17,20 +17,10 @@ NOW_US = 1_800_000_000 * SECOND_US
 
 def node(number: int, **changes: Any) -> NodeView:
     """A node that joined a minute ago and sent a heartbeat a second ago."""
-    fields: dict[str, Any] = {
-        "node": number,
-        "name": f"host{number}:{number}00",
-        "beat": 60,
-        "lease_us": 6 * SECOND_US,
-        "version": "1.0",
-        "lag_us": 0,
-        "joined_us": NOW_US - 60 * SECOND_US,
-        "seen_us": NOW_US - SECOND_US,
-        "fenced_us": None,
-        "fenced_by": None,
-        "runs": [],
-    }
-    return NodeView(**{**fields, **changes})
+    joined_us, seen_us = NOW_US - 60 * SECOND_US, NOW_US - SECOND_US
+    times = joined_us, seen_us, None, None
+    name = f"host{number}:{number}00"
+    return NodeView(number, name, 60, 6 * SECOND_US, "1.0", 0, *times, [])._replace(**changes)
 
 
 def fenced(number: int, ago_s: int, *runs: str, by: str = "host1:100") -> NodeView:
@@ -39,19 +29,8 @@ def fenced(number: int, ago_s: int, *runs: str, by: str = "host1:100") -> NodeVi
 
 def task(**changes: Any) -> TaskView:
     """A task that is due in a minute."""
-    fields: dict[str, Any] = {
-        "name": "report",
-        "definition": "",
-        "state": "",
-        "wake_us": NOW_US + 60 * SECOND_US,
-        "paused": False,
-        "run_by": None,
-        "started_us": None,
-        "token": 7,
-        "interruptions": 0,
-        "target": None,
-    }
-    return TaskView(**{**fields, **changes})
+    due_us = NOW_US + 60 * SECOND_US
+    return TaskView("report", "", "", due_us, False, None, None, 7, 0, None)._replace(**changes)
 
 
 def past(number: int, **changes: Any) -> PastRun:
