@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from duly.cluster.table import Ask, Claim, Switch, TakeRoom
+from duly.cluster.table import Ask, Claim, Switch
 from duly.cluster_timers.timers import ClusterTimers
 from duly.errors import StoreError
 from duly.instant import SECOND_US, instant_of
@@ -222,16 +222,6 @@ def test_a_return_waits_for_processes(world: SharedWorld) -> None:
     assert len(a.told("NodeReturned")) == 1
 
 
-@pytest.mark.parametrize("request_type", [Claim, TakeRoom])
-def test_lost_answers(world: SharedWorld, request_type: type[Any]) -> None:
-    """Whichever answer is lost, each minute is answered once."""
-    a = world.node("a", *EACH)
-    a.cable.loses = [request_type]
-    world.until("12:02:30")
-    assert a.cable.loses == []
-    assert sorted(when for when, _ in a.runs()) == ["12:01:00"] * 4 + ["12:02:00"] * 4
-
-
 def test_end_that_cannot_be_written(world: SharedWorld) -> None:
     """An end that cannot be written at once is written when the database is back within the lease."""
     a = world.node("a", timer("t", "job0", on_calendar=MINUTELY))
@@ -273,18 +263,20 @@ def test_close_without_the_database(world: SharedWorld) -> None:
 # --- start-ups ---
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_start_up_comes_once(world: SharedWorld, together: bool) -> None:
+@pytest.mark.parametrize("how", ["one by one", "together", "the first dies"])
+def test_start_up_comes_once(world: SharedWorld, how: str) -> None:
     """A start-up trigger counts from the start of the first machine, and comes once.
 
-    Machines that start in the same moment are one start-up.
+    Machines that start in the same moment are one start-up; when the first one dies it comes elsewhere.
     """
     for each in [world.machine(name) for name in "abc"]:
         starting = each.start(timer("t", "job0", on_startup_sec=20))
-        if together:
+        if how == "together":
             world.loop.create_task(starting)
         else:
             world.do(starting, within=timedelta(seconds=2))
+    if how == "the first dies":
+        world.machines[0].die()
     world.after(timedelta(minutes=2))
     assert [(when, why) for when, _, why in world.runs()] == [("12:00:50", "startup")]
 
@@ -303,14 +295,6 @@ def test_start_up_comes_again_for_a_new_cluster(world: SharedWorld, dies: bool) 
     world.do(b.start(job), within=timedelta(seconds=15))
     world.after(timedelta(minutes=1))
     assert [why for _, why in b.runs()] == ["startup"]
-
-
-def test_start_up_of_a_machine_that_dies(world: SharedWorld) -> None:
-    """When the first machine dies before its start-up triggers came they come elsewhere."""
-    a, b = pair(world, timer("t", "job0", on_startup_sec=20))
-    a.die()
-    world.after(timedelta(minutes=1))
-    assert b.runs() == [("12:00:50", "startup")]
 
 
 def test_start_up_and_the_switch(world: SharedWorld) -> None:

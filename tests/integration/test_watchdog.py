@@ -140,25 +140,20 @@ def daemon(how: str, lease_ms: int) -> Iterator[tuple["subprocess.Popen[bytes]",
 # When everything must end.
 
 
-@pytest.mark.parametrize("how", ["named", "unnamed"])
+@pytest.mark.parametrize("how", ["named", "unnamed", "announced"])
 async def test_killed_daemon(how: str) -> None:
-    """After kill -9 of the daemon its job dies, also one whose process was not named; the watchdog ends."""
+    """After kill -9 of the daemon its job dies, also one that is only announced; the watchdog ends."""
     with daemon(how, 3_600_000) as (process, facts):
         assert lives(*facts["pids"])
-        assert len({os.getsid(pid) for pid in facts["pids"]}) == 2
-        process.kill()
-        await gone(*facts["pids"], facts["watchdog"])
-
-
-async def test_job_that_comes_after_the_death_of_its_daemon() -> None:
-    """A job that was only announced when its daemon was killed dies when it appears."""
-    with daemon("announced", 3_600_000) as (process, facts):
+        assert len({os.getsid(pid) for pid in facts["pids"]}) in {2, 0}
         process.kill()
         process.wait()
-        env = {**os.environ, "DULY_RUN_TOKEN": facts["token"]}
-        late = subprocess.Popen(["sleep", "1000"], env=env, start_new_session=True)  # noqa: ASYNC220 (quick)
-        await gone(late.pid, facts["watchdog"])
-        assert late.wait() == -signal.SIGKILL
+        if how == "announced":
+            env = {**os.environ, "DULY_RUN_TOKEN": facts["token"]}
+            late = subprocess.Popen(["sleep", "1000"], env=env, start_new_session=True)  # noqa: ASYNC220 (quick)
+            await gone(late.pid)
+            assert late.wait() == -signal.SIGKILL
+        await gone(*facts["pids"], facts["watchdog"])
 
 
 async def test_stopped_daemon() -> None:

@@ -81,52 +81,37 @@ def assert_holds(configuration: Configuration, folder: Path) -> None:
     print(f"\n{configuration}: {states}, errors: 0")  # noqa: T201 - asked for with -s
 
 
-@pytest.mark.parametrize(
-    "configuration",
-    [
-        Configuration(2, 2, (LOST, FORGET, ROUNDS)),
-        Configuration(3, 1, (FAULT, FORGET, ROUNDS)),
-        Configuration(2, 1, ("DUES=2", LOST, FAULT, FORGET, ROUNDS)),
-        Configuration(2, 1, (LOST, FAULT, FORGET)),
-        Configuration(3, 1, (LOST, FAULT)),
-    ],
-    ids=str,
-)
-def test_safety(configuration: Configuration, tmp_path: Path) -> None:
-    """No task runs twice at once, no due is started twice, and no fenced node records an end."""
-    assert_holds(configuration, tmp_path)
+CONFIGURATIONS = [
+    Configuration(3, 2, (LOST, FAULT, ROUNDS)),
+    Configuration(2, 2, (LOST, FORGET, ROUNDS)),
+    Configuration(3, 1, (FAULT, FORGET, ROUNDS)),
+    Configuration(2, 1, ("DUES=2", LOST, FAULT, FORGET, ROUNDS)),
+    Configuration(2, 1, (LOST, FAULT, FORGET)),
+    Configuration(3, 1, (LOST, FAULT)),
+    Configuration(3, 1, (LIVENESS, LOST, FAULT, ROUNDS)),
+    Configuration(2, 1, (LIVENESS, LOST, FORGET, ROUNDS)),
+    Configuration(2, 1, (LIVENESS, FAULT, FORGET, ROUNDS)),
+]
+LARGER = [
+    Configuration(3, 2, (LOST, FAULT)),
+    Configuration(3, 2, (FORGET, ROUNDS)),
+    Configuration(3, 1, (LOST, FAULT, FORGET, ROUNDS)),
+    Configuration(2, 2, (LOST, FORGET)),
+    Configuration(2, 2, (LIVENESS, LOST, FAULT, ROUNDS)),
+    Configuration(2, 1, (LIVENESS, LOST, FAULT, FORGET, ROUNDS)),
+]
 
 
 @pytest.mark.parametrize(
     "configuration",
-    [
-        Configuration(3, 1, (LIVENESS, LOST, FAULT, ROUNDS)),
-        Configuration(2, 1, (LIVENESS, LOST, FORGET, ROUNDS)),
-        Configuration(2, 1, (LIVENESS, FAULT, FORGET, ROUNDS)),
-    ],
+    [*CONFIGURATIONS, *(pytest.param(each, marks=pytest.mark.slow) for each in LARGER)],
     ids=str,
 )
-def test_liveness(configuration: Configuration, tmp_path: Path) -> None:
-    """Every due is answered while a node lives."""
-    assert_holds(configuration, tmp_path)
+def test_model_holds(configuration: Configuration, tmp_path: Path) -> None:
+    """No task runs twice at once, no due is started twice, no fenced node records an end.
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "configuration",
-    [
-        Configuration(3, 2, (LOST, FAULT, ROUNDS)),
-        Configuration(3, 2, (LOST, FAULT)),
-        Configuration(3, 2, (FORGET, ROUNDS)),
-        Configuration(3, 1, (LOST, FAULT, FORGET, ROUNDS)),
-        Configuration(2, 2, (LOST, FORGET)),
-        Configuration(2, 2, (LIVENESS, LOST, FAULT, ROUNDS)),
-        Configuration(2, 1, (LIVENESS, LOST, FAULT, FORGET, ROUNDS)),
-    ],
-    ids=str,
-)
-def test_larger_configurations(configuration: Configuration, tmp_path: Path) -> None:
-    """The same holds with more nodes, tasks and faults together."""
+    With LIVENESS: every due is answered while a node lives.
+    """
     assert_holds(configuration, tmp_path)
 
 

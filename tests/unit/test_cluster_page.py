@@ -142,15 +142,8 @@ def test_page_of_a_violated_cluster() -> None:
 
 
 def test_page_is_inert() -> None:
-    """No name of a task or a node can be markup."""
-    report, pictures = drawn(*(nasty(file) for file in overlap()))
-    text = page(report, pictures)
+    """No name of a task or a node can be markup; traces without an event have a page without a picture."""
+    text = page(*drawn(*(nasty(file) for file in overlap())))
     assert "<script" not in text
     assert not re.search("[\u202a-\u202e]", text)
-
-
-def test_page_of_no_event() -> None:
-    """Traces without an event have a page without a picture."""
-    report, pictures = drawn([header("a")], [header("b")])
-    assert pictures.overview is None
-    assert "There is no event" in page(report, pictures)
+    assert "There is no event" in page(*drawn([header("a")], [header("b")]))
