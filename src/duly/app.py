@@ -66,7 +66,14 @@ from duly.declarations import (
 )
 from duly.engine.task_backend import RunAnswer
 from duly.engine.task_runs import HistoryLimits, TaskRun, task_run
-from duly.errors import NoSuchTaskError, SchedulerError, ScheduleTaskError, StoreError, StoreInUseError
+from duly.errors import (
+    ForeignEventLoopError,
+    NoSuchTaskError,
+    SchedulerError,
+    ScheduleTaskError,
+    StoreError,
+    StoreInUseError,
+)
 from duly.events import Event, Listener, described
 from duly.formatting import close_names, counted
 from duly.instant import EARLIEST_US, LATEST_US, NEVER_US, SECOND_US, Instant, datetime_at, instant_of
@@ -245,6 +252,8 @@ class App:
         """Requests whose run has not begun, by task."""
         self._running: dict[str, list[asyncio.Future[None]]] = {}
         self._standing_by: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Where it runs or stands by."""
 
     # --- declaring ---
 
@@ -316,6 +325,11 @@ class App:
         *kwargs* are what the function is called with. The options are name, timezone, spread, timeout, retry,
         catch_up, limit, enabled and tags (`TaskOptions`).
         """
+        if self._loop is not None:
+            name = options.get("name") or getattr(function, "__name__", function)
+            raise RuntimeError(
+                f"task {name!r} is declared while the app runs; declare it before, or add an entry (app.add)"
+            )
         self._declarations.add_task(function, schedule, args, kwargs or {}, options)
 
     def kind(self, **options: Unpack[RunOptions]) -> Callable[[F], F]:
@@ -344,14 +358,17 @@ class App:
         """Start what is declared. With *standby*, return at once if another process holds the store."""
         try:
             await self._take_over()
+            self._loop = asyncio.get_running_loop()
         except StoreInUseError as error:
             if not self._is_standby_allowed:
                 error.add_note("or let this one wait for the other with App(..., standby=True)")
                 raise
-            self._standing_by = asyncio.get_running_loop().create_task(self._stand_by())
+            self._loop = asyncio.get_running_loop()
+            self._standing_by = self._loop.create_task(self._stand_by())
 
     async def stop(self) -> None:
         """Start nothing more, wait for the runs in flight, and let go of the store."""
+        self._loop = None
         if self._server is not None:
             self._server.close()  # while this process holds the store still: its socket is not another's
             self._server = None
@@ -426,6 +443,10 @@ class App:
 
     def run(self) -> None:
         """Run until SIGTERM or Ctrl-C. Runs in flight are waited for; a second Ctrl-C cuts them off."""
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("app.run() needs the main thread, for its signals; use app.background() here")
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001 (the public one raises)
+            raise RuntimeError("app.run() cannot run in an event loop; write `async with app:` there")
         asyncio.run(self._run())
 
     async def _run(self) -> None:
@@ -626,6 +647,10 @@ class App:
     def _check_running(self) -> None:
         if self._scheduler.state is not SchedulerState.RUNNING:
             raise RuntimeError("the app is not running: start it first")
+        if self._loop is not asyncio.get_running_loop():
+            error = ForeignEventLoopError()
+            error.add_note("of an app in the background call the controls that background() gives")
+            raise error
 
     @contextmanager
     def _naming(self, name: str) -> Iterator[None]:
@@ -686,8 +711,8 @@ def _blocking(
     @wraps(method)
     def control(self: "BackgroundApp", /, *args: Q.args, **kwargs: Q.kwargs) -> A:
         # By name: a subclass of App may have a control of its own.
-        work: Coroutine[Any, Any, A] = getattr(self._app, method.__name__)(*args, **kwargs)
-        return self._done(work)
+        own: Callable[Q, Coroutine[Any, Any, A]] = getattr(self._app, method.__name__)
+        return self._done(lambda: own(*args, **kwargs))
 
     return control
 
@@ -719,11 +744,12 @@ class BackgroundApp:
             async with asyncio.timeout(limit_s):
                 await (await self._app.run_now(name))
 
-        self._done(run())
+        self._done(run)
 
-    def _done(self, work: Coroutine[Any, Any, A]) -> A:
-        assert self._loop is not None, "the app is not running"
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def _done(self, work: Callable[[], Coroutine[Any, Any, A]]) -> A:
+        if self._loop is None:
+            raise RuntimeError("the app is not running: the block of background() has ended")
+        return asyncio.run_coroutine_threadsafe(work(), self._loop).result()
 
     def _begin(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -732,14 +758,14 @@ class BackgroundApp:
         self._thread = threading.Thread(target=self._loop.run_forever, name="duly app", daemon=True)
         self._thread.start()
         try:
-            self._done(self._app.start())
+            self._done(self._app.start)
         except BaseException:
             self._close()
             raise
 
     def _end(self) -> None:
         try:
-            self._done(self._app.stop())
+            self._done(self._app.stop)
         finally:
             self._close()
 

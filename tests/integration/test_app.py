@@ -16,6 +16,7 @@ import pytest
 import duly
 from duly import App, Retry, Run, crontab, current_run, daily, every, monthly, once, weekly
 from duly.errors import (
+    ForeignEventLoopError,
     InvalidScheduleError,
     NoSuchTaskError,
     ScheduleDuplicateTaskError,
@@ -654,6 +655,34 @@ async def test_controls_need_a_running_app(tmp_path: Path) -> None:
         handle = await app.run_now("job")
     with pytest.raises(asyncio.CancelledError):
         await handle
+
+
+async def test_a_running_app_takes_no_more_tasks() -> None:
+    """A task that is declared too late is refused, not left out in silence; the next life may have it."""
+    app = App(":memory:", clock=VirtualClock(START))
+    async with app:
+        with pytest.raises(RuntimeError, match=r"task 'late' is declared while the app runs; .*\(app.add\)"):
+            app.declare(lambda: None, every("1m"), name="late")
+    app.declare(lambda: None, every("1m"), name="late")
+
+
+async def test_run_needs_signals_and_no_loop() -> None:
+    """`run` says what to write instead where it cannot work."""
+    app = App(":memory:")
+    with pytest.raises(RuntimeError, match="write `async with app:` there"):
+        app.run()
+    with pytest.raises(RuntimeError, match=r"needs the main thread, .* use app.background\(\) here"):
+        await asyncio.to_thread(app.run)
+
+
+def test_controls_from_another_loop(tmp_path: Path) -> None:
+    """A control is refused on a loop that the app does not run on, and after its block has ended."""
+    app = App(tmp_path / "state.db")
+    with app.background() as controls, pytest.raises(ForeignEventLoopError) as caught:
+        asyncio.run(app.tasks())
+    assert "call the controls that background() gives" in caught.value.__notes__[0]
+    with pytest.raises(RuntimeError, match=r"the block of background\(\) has ended"):
+        controls.tasks()
 
 
 def test_two_tasks_of_one_name() -> None:
