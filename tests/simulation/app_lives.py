@@ -19,6 +19,7 @@ import msgspec
 from duly import App, Retry, Run, Schedule, every, monthly, once
 from duly.app import TaskStatus
 from duly.cluster.tasks import ClusterTasks
+from duly.events import Event
 from duly.instant import MINUTE_US, SECOND_US, datetime_at, instant_of
 from duly.store import MemoryStore
 from duly.testing import VirtualClock, crash
@@ -75,7 +76,8 @@ class Act:
     """What is done to an app, so long after the last thing."""
 
     wait_us: int
-    what: Literal["pause", "resume", "request", "cancel", "crash", "stop", "step", "add", "remove"]
+    what: Literal["pause", "resume", "request", "cancel", "crash", "stop", "step", "add", "remove", "sweep"]
+    """A sweep: the program cancels the next start of a task before that is called."""
     name: str = ""
     by_us: int = 0
     """How long it is down, or how far the clock is set forward."""
@@ -153,6 +155,10 @@ def limited_drawn(seed: int) -> AppPlan:
         what: Any = rng.choice(("request", "request", "cancel", "cancel", "crash", "stop"))
         name = "" if what in {"crash", "stop"} else rng.choice(_NAMES)
         acts.append(Act(rng.randrange(MINUTE_US), what, name, rng.randrange(MINUTE_US)))
+    sweeps = random.Random(f"sweeps {seed}")
+    for _ in range(sweeps.randrange(4)):
+        act = Act(sweeps.randrange(20 * SECOND_US), "sweep", sweeps.choice(_NAMES))
+        acts.insert(sweeps.randrange(len(acts) + 1), act)
     endings = {
         name: tuple(
             Ending(rng.randrange(1, 30 * SECOND_US), rng.random() < 0.7) for _ in range(rng.randrange(1, 5))
@@ -272,6 +278,8 @@ class _Lived:
         """The trace of each node."""
         self._lives = 0
         self._surprises: list[str] = []
+        self._sweeps: set[str] = set()
+        """The tasks whose next start is cancelled before it is called."""
 
     @property
     def outcome(self) -> Outcome:
@@ -330,7 +338,13 @@ class _Lived:
             proc=f"p{self._lives}",
             listeners=[lambda event: lines.append(_encoded(event))],
         )
-        app = App(place, clock=self._clock, timezone=self._plan.zone, limits=self._plan.limits)
+        app = App(
+            place,
+            clock=self._clock,
+            timezone=self._plan.zone,
+            limits=self._plan.limits,
+            listeners=[self._sweep] if any(act.what == "sweep" for act in self._plan.acts) else [],
+        )
         if isinstance(app._backend, ClusterTasks):
             app._backend.node.name = node
         app = recorder.wrap(app)
@@ -356,6 +370,13 @@ class _Lived:
             enabled=item.enabled,
             **_run_options(item),
         )
+
+    def _sweep(self, event: Event) -> None:
+        name = event.fields.get("taskName")
+        if event.name == "TaskRunStarted" and name in self._sweeps:
+            self._sweeps.remove(name)
+            # Once the task of the run is there, and before its first step.
+            asyncio.get_running_loop().call_soon(_cancel, name)
 
     def _offset_us(self, status: TaskStatus) -> int:
         """By how much the dues of a task are moved, as its text says; what else that says must be so."""
@@ -399,6 +420,8 @@ class _Lived:
             case "step" if model.is_idle:
                 self._clock.step(timedelta(microseconds=act.by_us))
                 model.step(act.by_us)
+            case "sweep":
+                self._sweeps.add(act.name)
             case "add" if act.entry is not None and act.name not in {item.name for item in self._items}:
                 await self._add(act.entry)
             case "remove" if act.name in self._model.names - {item.name for item in self._items}:
@@ -479,6 +502,12 @@ def app_faults(plan: AppPlan, place: StoreFactory | None = None, nodes: int = 1)
     store = MemoryStore()
     life = _Lived(plan, place or (lambda: store), nodes)
     return asyncio.run(life.live()), life.outcome
+
+
+def _cancel(name: str) -> None:
+    for task in asyncio.all_tasks():
+        if task.get_name() == name:
+            task.cancel()
 
 
 def _encoded(event: Any) -> bytes:

@@ -245,6 +245,13 @@ OF_LIMITS: tuple[Mutant, ...] = (
         wrong="A run that has ended counts in its named limit for ever.",
     ),
     mutant(
+        "room-of-called-off-start-stays-taken",
+        "engine/local.py",
+        '        mark("start called off")\n        self.named.free(self._rules.limit_of(run.before))\n',
+        '        mark("start called off")\n',
+        wrong="A start that is called off before it is carried out counts in its named limit for ever.",
+    ),
+    mutant(
         "first-to-ask-gets-the-room",
         LIMITS,
         "(since_us, next(self._order), name)",
