@@ -133,7 +133,7 @@ def entries_drawn(seed: int) -> AppPlan:
     return app_drawn(seed, has_entries=True)
 
 
-def limited_drawn(seed: int) -> AppPlan:
+def limited_drawn(seed: int, *, has_sweeps: bool = True) -> AppPlan:
     """A plan of tasks that wait for each other, no two of which are due at the same instant."""
     rng = random.Random(f"limited {seed}")
     start_us = start_near_change_us(rng, "UTC", HOUR_US)
@@ -156,7 +156,7 @@ def limited_drawn(seed: int) -> AppPlan:
         name = "" if what in {"crash", "stop"} else rng.choice(_NAMES)
         acts.append(Act(rng.randrange(MINUTE_US), what, name, rng.randrange(MINUTE_US)))
     sweeps = random.Random(f"sweeps {seed}")
-    for _ in range(sweeps.randrange(4)):
+    for _ in range(sweeps.randrange(4) if has_sweeps else 0):
         act = Act(sweeps.randrange(20 * SECOND_US), "sweep", sweeps.choice(_NAMES))
         acts.insert(sweeps.randrange(len(acts) + 1), act)
     endings = {

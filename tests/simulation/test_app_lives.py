@@ -90,6 +90,15 @@ def test_no_life_in_a_cluster_differs_from_the_model(first: int, nodes: int) -> 
 
 
 @pytest.mark.usefixtures("_at_once")
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_no_life_with_limits_in_a_cluster_differs_from_the_model(nodes: int) -> None:
+    """Room that all nodes share goes to the tasks in the same turn as on one machine."""
+    for seed in range(40):
+        faults, outcome = app_faults(limited_drawn(seed, has_sweeps=False), nodes_of_a_cluster(), nodes)
+        assert (faults, outcome.violations, outcome.faults) == ([], [], []), f"seed {seed}"
+
+
+@pytest.mark.usefixtures("_at_once")
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_no_life_with_entries_in_a_cluster_differs_from_the_model(nodes: int) -> None:
     """Entries are the same on every node, whichever of them is asked to add or remove them."""

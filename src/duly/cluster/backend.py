@@ -121,6 +121,8 @@ class RowBackend(Generic[T]):
         self._clock = clock if isinstance(clock, DatabaseClock) else None
         """The database's time, if the scheduler goes by that."""
         self.named = NamedLimits({})
+        self._next_in_turn: list[str] = []
+        """Those who have waited for room, and may have it with the claim that is under way."""
         self.writing = asyncio.Lock()
         self.zone: tzinfo = UTC
         self.count = 0
@@ -337,7 +339,7 @@ class RowBackend(Generic[T]):
         wanted = list(self.wanted) if limit else []
         looks_again, self._is_to_look_again = self._is_to_look_again, False
         if limit:
-            self.named.next_names()  # from now on they are not left to others
+            self._next_in_turn = self.named.next_names()  # from now on they are not left to others
         request = node.claim(
             limit=limit,
             ends=self._ends_now(is_burst),
@@ -394,6 +396,10 @@ class RowBackend(Generic[T]):
         """The starts that *rows* are owed, to which *steps* are new. The others are released."""
         held: dict[str, Claimed] = {}
         items: dict[str, T] = {}
+        if self.named.sizes:
+            # Room goes to those whose turn it is, then to who is due for longest (spec/scheduler.md 10.5).
+            turns = {name: turn for turn, name in enumerate(self._next_in_turn)}
+            rows = sorted(rows, key=lambda row: (turns.get(row.name, len(turns)), row.wake_us))
         for row in rows:
             if self.node.held.get(row.name) is not row:
                 continue  # the node came back just now, and has released it
