@@ -512,6 +512,7 @@ def _some_search(rng: random.Random) -> RunSearch:
 
     return RunSearch(
         service=maybe("web"),
+        services=maybe(["backup", "Web 2"], None),
         timer=maybe("t"),
         name=maybe("WEB", ""),
         results=maybe(("exit", "timeout")),

@@ -115,6 +115,8 @@ async def test_it_tells_what_failed(store: str) -> None:
         off = (await client.get("/jobs/tasks?only=disabled")).text
         assert "1 of 3" in off
         assert (await client.get("/jobs/tasks?q=mail")).text.count('data-key="works"') == 1
+        assert 'href="/jobs/runs/1"' in (await client.get("/jobs/runs?result=failed")).text
+        assert 'href="/jobs/runs/1"' not in (await client.get("/jobs/runs?result=failed&tag=mail")).text
 
 
 async def test_it_acts(store: str) -> None:

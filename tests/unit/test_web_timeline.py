@@ -1,7 +1,8 @@
 """The time line: which span and which lanes an address asks for, and what each lane has."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -22,6 +23,7 @@ class FakePicture:
     """Lanes by hand; each of them is due every ten minutes."""
 
     stale = None
+    tagged: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def __init__(self, lanes: list[Lane], zone: str = "UTC") -> None:
         self.moment = Moment(NOW_US, ZoneInfo(zone))

@@ -162,6 +162,8 @@ class RunSearch(NamedTuple):
     """Which runs a list shows: those for which all holds that is given."""
 
     service: str | None = None
+    services: Sequence[str] | None = None
+    """Of one of these."""
     timer: str | None = None
     name: str = ""
     """A part of the name of the service, in any case."""
@@ -184,6 +186,7 @@ class RunSearch(NamedTuple):
         text = self.text.casefold()
         return (
             self.service in {None, row.service}
+            and (self.services is None or row.service in self.services)
             and self.timer in {None, row.timer}
             and self.name.casefold() in row.service.casefold()
             and (self.results is None or row.result in self.results)
@@ -371,6 +374,7 @@ class HistoryReader:
         column, way = _ORDERS[wanted.sort][0], "DESC" if wanted.is_down else "ASC"
         given = wanted._asdict() | {
             "results": None if wanted.results is None else _json(wanted.results),
+            "services": None if wanted.services is None else _json(wanted.services),
             "name": wanted.name.lower(),
             "text": wanted.text.lower(),
         }
@@ -434,6 +438,7 @@ class HistoryReader:
 
 _CONDITIONS: Mapping[str, str] = {
     "service": "service = :service",
+    "services": "service IN (SELECT value FROM json_each(:services))",
     "timer": "timer = :timer",
     "name": "instr(lower(service), :name)",
     "results": "result IN (SELECT value FROM json_each(:results))",

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, tzinfo
 from functools import cached_property
 from operator import itemgetter
+from types import MappingProxyType
 
 import msgspec
 
@@ -54,6 +55,8 @@ class DaemonPicture:
         self.config = backend.config
         self.timers = backend.timers()
         self._services = list(backend.services())
+
+    tagged: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     @property
     def has_timers(self) -> bool:

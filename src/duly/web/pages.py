@@ -371,7 +371,7 @@ class Pages:
         asked = runs_query(request.query_params, picture.moment.zone)
         now_us = picture.moment.now_us
         machine = {"": None, "here": ""}.get(asked.machine, asked.machine)
-        found = await self._source.runs(asked.search(now_us), machine=machine)
+        found = await self._source.runs(asked.search(now_us, picture.tagged), machine=machine)
         values = {
             "asked": asked,
             "fault": found.fault,
@@ -379,6 +379,7 @@ class Pages:
             "has_more": len(found.rows) > PAGE,
             "results": RESULTS,
             "reasons": list(Reason),
+            "tags": sorted(picture.tagged),
             "noun": self._nouns[0],
             "has_machines": database_of(self._backend.config) is not None or bool(asked.machine),
             "is_any_asked": bool(set(asked.fields) - {"sort", "dir", "page"}),
@@ -582,7 +583,7 @@ class Pages:
         """The jobs in a list of runs whose latest run failed."""
         picture = await self._look(zone_asked(request))
         asked = runs_query(request.query_params, picture.moment.zone)._replace(result="failed", page=1)
-        found = await self._source.runs(asked.search(picture.moment.now_us))
+        found = await self._source.runs(asked.search(picture.moment.now_us, picture.tagged))
         entries = await asyncio.to_thread(picture.entries, self._nouns[0])
         failing = {
             entry.id

@@ -25,7 +25,6 @@ from starlette.responses import Response
 
 from duly.daemon.views import schedule_text
 from duly.errors import StoreError
-from duly.formatting import exact_length
 from duly.instant import MINUTE_US, SECOND_US, Instant
 from duly.web import formatting
 from duly.web.models import TableQuery
@@ -147,10 +146,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["visible"] = formatting.visible
-    environment.filters["printed"] = formatting.printed_output
     environment.filters["capitalized"] = formatting.capitalized
-    environment.filters["quoted"] = formatting.quoted
-    environment.filters["exact_length"] = exact_length
     environment.globals.update(
         address=formatting.address,
         run_address=formatting.run_address,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta, tzinfo
 from difflib import unified_diff
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -38,6 +39,7 @@ class RunsQuery(NamedTuple):
     service: str = ""
     timer: str = ""
     name: str = ""
+    tag: str = ""
     result: str = ""
     reason: str = ""
     machine: str = ""
@@ -67,7 +69,10 @@ class RunsQuery(NamedTuple):
     def href(self, **changed: object) -> str:
         return formatting.with_query("/runs", self._replace(**changed).fields)  # type: ignore[arg-type]
 
-    def search(self, now_us: Instant) -> RunSearch:
+    def search(
+        self, now_us: Instant, tagged: Mapping[str, Sequence[str]] = MappingProxyType({})
+    ) -> RunSearch:
+        """The same for the history; *tagged* are the names of those that have each tag."""
         since_us = EARLIEST_US
         if self.since:
             since_us = now_us - _SINCE[self.since] * MINUTE_US
@@ -78,6 +83,7 @@ class RunsQuery(NamedTuple):
             results = FAILURES if self.result == "failed" else (self.result,)
         return RunSearch(
             service=self.service or None,
+            services=tagged.get(self.tag, ()) if self.tag else None,
             timer=self.timer or None,
             name=self.name,
             results=results,
@@ -95,7 +101,9 @@ class RunsQuery(NamedTuple):
 
 def runs_query(query: Mapping[str, str], zone: tzinfo) -> RunsQuery:
     """The times of *query* are microseconds, or what the clocks of *zone* show."""
-    texts = {name: query.get(name, "")[:200] for name in ("service", "timer", "name", "machine", "text")}
+    texts = {
+        name: query.get(name, "")[:200] for name in ("service", "timer", "name", "tag", "machine", "text")
+    }
     text, since = texts["text"], query.get("since", "")
     from_us, to_us = (_time_in(query.get(name, ""), zone) for name in ("from", "to"))
     since = since if since in _SINCE else ""

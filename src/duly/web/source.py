@@ -154,6 +154,11 @@ class Picture(Protocol):
 
     def lanes(self) -> Sequence[Lane]: ...
 
+    @property
+    def tagged(self) -> Mapping[str, Sequence[str]]:
+        """The names of the tasks that have each tag."""
+        ...
+
     def dues(self, lane: str, span: Span, most: int) -> list[Instant]:
         """The first dues of a lane in a span that is to come, in order."""
         ...

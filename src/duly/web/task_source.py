@@ -76,6 +76,14 @@ class TaskPicture:
             for entry in ordered
         ]
 
+    @cached_property
+    def tagged(self) -> Mapping[str, Sequence[str]]:
+        names: dict[str, list[str]] = {}
+        for name, tags in self.snapshot.tags.items():
+            for tag in tags:
+                names.setdefault(tag, []).append(name)
+        return names
+
     def dues(self, lane: str, span: Span, most: int) -> list[Instant]:
         entry = models.entry_called(lane, self._entries)
         if entry is None:
