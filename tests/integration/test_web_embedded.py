@@ -185,6 +185,14 @@ async def test_who_is_let_in(
         assert (await client.get("/jobs/", headers={"host": host})).status_code == status
 
 
+@pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded", "via"])
+async def test_who_comes_through_a_proxy(tmp_path: Path, header: str) -> None:
+    """A proxy on this machine asks for strangers: what it passes on is not taken for a visitor from here."""
+    async with looking(Shop(str(tmp_path / "shop.db"))) as client:
+        refused = await client.get("/jobs/", headers={header: "203.0.113.9"})
+        assert (refused.status_code, "App.dashboard" in refused.text) == (403, True)
+
+
 async def test_token(tmp_path: Path) -> None:
     """A token lets in, in every worker of a server; with that of viewers nobody acts."""
     app = Shop(str(tmp_path / "shop.db"))
@@ -241,3 +249,16 @@ async def test_one_who_stands_by_passes_it_on(tmp_path: Path) -> None:
         assert (await act(client, "/act/run/works")).status_code == 200
         await first.ran.wait()
         assert not second.ran.is_set()
+
+
+async def test_app_of_a_cluster(postgres_url: str) -> None:
+    """On PostgreSQL the runs come from the database, and a page has the nodes."""
+    async with shop_in(postgres_url) as shop, looking(shop) as client:
+        page = (await client.get("/jobs/")).text
+        assert "the last run of fails failed: ConnectionError: shop.example.com is not there" in page
+        assert 'href="/jobs/machines"' in page
+        machines = (await client.get("/jobs/machines")).text
+        assert machines.count("living</span>") == 1
+        assert "No node was lost lately." in machines
+        (run,) = set(re.findall(r'href="(/jobs/runs/\d+)"', page))
+        assert "Traceback (most recent call last)" in (await client.get(run)).text

@@ -28,7 +28,7 @@ from duly.instant import SECOND_US, Instant
 from duly.store.history import RunRow, WantedTaskRuns
 from duly.web.app import create_app
 from duly.web.live import Live
-from duly.web.settings import WebSettings, usable_token
+from duly.web.settings import WebSettings, checked_settings, usable_token
 from duly.web.site import Site
 from duly.web.task_memory import TaskMemory
 from duly.web.task_store import TaskSnapshot, TaskStore, snapshot_of, zone_of_task
@@ -37,7 +37,7 @@ _STREAM_S = 5.0
 """So long a server that stops waits for an open page."""
 _ASKED_EVERY_US = 2 * SECOND_US
 _ANSWERS = 8
-_NEWEST = WantedTaskRuns(limit=1_000)
+_NEWEST = WantedTaskRuns(limit=1_000, with_output=False)
 
 Control = Callable[[str], Awaitable[object]]
 
@@ -142,15 +142,19 @@ class AppTasks(TaskStore):
 
 def dashboard_of(app: EmbeddedApp, *, token: str | None, viewer_token: str | None, is_open: bool) -> ASGIApp:
     """The site of *app*, to be mounted. Raises WebRefusedError if a token is too short."""
-    settings = WebSettings(
-        operator_token=None if token is None else usable_token(token.encode(), "App.dashboard(token=...)"),
-        viewer_token=(
-            None
-            if viewer_token is None
-            else usable_token(viewer_token.encode(), "App.dashboard(viewer_token=...)")
-        ),
-        is_embedded=True,
-        is_open=is_open,
+    settings = checked_settings(
+        WebSettings(
+            operator_token=None
+            if token is None
+            else usable_token(token.encode(), "App.dashboard(token=...)"),
+            viewer_token=(
+                None
+                if viewer_token is None
+                else usable_token(viewer_token.encode(), "App.dashboard(viewer_token=...)")
+            ),
+            is_embedded=True,
+            is_open=is_open,
+        )
     )
     tasks = AppTasks(app)
     site = Site(Path(app.name).name, tasks, tasks.live, tasks, tasks.unready, tasks, act=tasks.act)

@@ -101,7 +101,8 @@ class Guard:
             await _refuse(incoming, refusal, scope, receive, outgoing)
             return
         peer = peer_of(scope, self._settings)
-        refusal = security.peer_refusal(peer, self._settings)
+        version = scope.get("http_version", "")
+        refusal = security.peer_refusal(incoming, peer, version, self._settings)
         if refusal is not None:
             await _refuse(incoming, refusal, scope, receive, outgoing)
             return

@@ -50,6 +50,9 @@ _STATIC = "/static/"
 _ONCE = frozenset(
     {"host", "origin", "sec-fetch-site", "authorization", "content-type", "content-length", CSRF_HEADER}
 )
+_FORWARDED = frozenset(
+    {"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"}
+)
 _FORM, _JSON = "application/x-www-form-urlencoded", "application/json"
 
 
@@ -175,9 +178,15 @@ def host_refusal(incoming: IncomingRequest, settings: WebSettings) -> HttpRefusa
     )
 
 
-def peer_refusal(peer: str, settings: WebSettings) -> HttpRefusal | None:
+def peer_refusal(
+    incoming: IncomingRequest, peer: str, http_version: str, settings: WebSettings
+) -> HttpRefusal | None:
     """Why somebody on another machine is not let in: another program listens, and there is no login."""
-    if not settings.is_embedded or settings.is_open or has_tokens(settings) or _is_loopback(peer):
+    if not settings.is_embedded or settings.is_open or has_tokens(settings):
+        return None
+    # A proxy on this machine asks for strangers. Most proxies say so; some only speak an old HTTP.
+    is_forwarded = bool(_FORWARDED & incoming.headers.keys()) or http_version == "1.0"
+    if _is_loopback(peer) and not is_forwarded:
         return None
     remedy = "give App.dashboard a token; or is_open=True, if the program around it lets nobody in unasked"
     return HttpRefusal(403, "peer_refused", f"without a token this is for this machine alone; {remedy}")
