@@ -36,7 +36,8 @@ class StagedClock(HostClock):
 
     def read_us(self) -> Instant:
         """The time on this clock."""
-        return self._stands_at_us or super().read_us() + self._shift_us
+        # As short as that of HostClock: it is asked several times for each run.
+        return self._stands_at_us or time.time_ns() // 1_000 + self._shift_us  # noqa: TID251 (a clock)
 
     def run_from(self, moment: datetime) -> float:
         """Let it run from *moment*. The answer is the `perf_counter` at which it reads just that."""

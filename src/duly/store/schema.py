@@ -49,8 +49,12 @@ def task_sql(name: str, values: tuple[str, ...] = ()) -> str:
     )
 
 
-def packed(rows: Sequence[tuple[object, ...]]) -> tuple[tuple[str, ...], list[object]]:
-    """The columns of *rows*, as a statement reads them from its bindings; and these.
+Packed = tuple[tuple[str, ...], list[object]]
+"""The values of the columns in a statement, and the bindings of the statement."""
+
+
+def packed(rows: Sequence[tuple[object, ...]]) -> Packed:
+    """*rows* for one statement.
 
     Of tasks that start or are registered together most is alike: it is bound once. The rest, with the id, is
     a JSON array for each row, all of them in the first binding.

@@ -23,13 +23,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Generic, NoReturn, Protocol, TypeVar
 
 import apsw
 import msgspec
 
-from duly.core.record import record_of, state_of
+from duly.core.record import STATE_COLUMNS, record_of
 from duly.core.task import Task
 from duly.errors import StoreDamagedError, StoreError, StoreReplacedError, TaskListMismatchError
 from duly.instant import Instant, datetime_at
@@ -52,6 +53,7 @@ from duly.store.lock import FileLock
 from duly.store.protocol import Contents
 from duly.store.readonly import SideReader, connection_to
 from duly.store.schema import (
+    Packed,
     Reasons,
     checked_version,
     in_transaction,
@@ -71,6 +73,8 @@ _AT_ONCE = 1_000
 """So many whole tasks are written with one statement, and all in one transaction."""
 
 _encoded = msgspec.json.Encoder().encode
+_changed = attrgetter("id", *STATE_COLUMNS)
+"""What running changes in a task, after its id. In JSON and in SQLite true is 1."""
 
 
 class OnWrite(Protocol):
@@ -161,7 +165,11 @@ class SQLiteStore:
         if not tasks:
             await self._do(self._check_log)
             return
-        change = partial(self._save, [(task.id, *state_of(task)) for task in tasks])
+        # Apart: much is alike in tasks that start together, and in tasks that end together.
+        started = [_changed(task) for task in tasks if task.running_since_us is not None]
+        ended = [_changed(task) for task in tasks if task.running_since_us is None]
+        # Packed here and not in the thread, which would wait for the interpreter while the loop is busy.
+        change = partial(self._save, [packed(rows) for rows in (started, ended) if rows], len(tasks))
         # One row is written whole or not at all, without our saying so.
         write = change if len(tasks) == 1 else partial(in_transaction, change)
         await self._do(partial(self._write, write))
@@ -227,12 +235,14 @@ class SQLiteStore:
             raise
         return Contents(self._scheduler_id, records)
 
-    def _save(self, rows: Sequence[tuple[Any, ...]], connection: apsw.Connection) -> None:
-        values, bindings = packed(rows)
-        connection.execute(task_sql("save", values), bindings)
+    def _save(self, parts: Sequence[Packed], expected: int, connection: apsw.Connection) -> None:
+        actual = 0
+        for values, bindings in parts:
+            connection.execute(task_sql("save", values), bindings)
+            actual += connection.changes()
         # Inside the transaction: if a row is missing, nothing is written.
-        if (actual := connection.changes()) != len(rows):
-            raise TaskListMismatchError(expected=len(rows), actual=actual)
+        if actual != expected:
+            raise TaskListMismatchError(expected=expected, actual=actual)
 
     def _write(self, write: Callable[[apsw.Connection], object]) -> None:
         if (on_write := self.on_write) is None:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from duly.core.record import record_of, task_from
-from duly.core.task import Task, failed, registered, started, succeeded
+from duly.core.task import Task, cut_off, failed, registered, started, succeeded, with_pause
 from duly.core.timetable import CronTimetable
 from duly.cron import CronExpression
 from duly.errors import SchedulerError, StoreInUseError, TaskListMismatchError
@@ -158,6 +158,20 @@ class StoreConformance:
             await store.save([sample_task(99)])
         await store.close()
         assert await read(reopened()) == {1: record_of(sample_task(1))}
+
+    @in_own_loop
+    async def test_starts_and_ends_in_one_save(self, reopened: Reopened) -> None:
+        """Tasks that begin, that have ended, that rest and that were cut off go through one save."""
+        tasks = [sample_task(n + 1) for n in range(8)]
+        begun = [started(task, NOW_US + 1, is_retry=False) for task in tasks[:6]]
+        ended = [succeeded(begun[0], NOW_US + 2), failed(begun[1], NOW_US + 3), cut_off(begun[2])]
+        changed = [*begun[3:], *ended, with_pause(tasks[6], paused=True), tasks[7]]
+        store = reopened()
+        await store.open("first")
+        await store.replace(put=tasks, removed=[])
+        await store.save(changed)
+        await store.close()
+        assert await read(reopened()) == {task.id: record_of(task) for task in changed}
 
     @pytest.mark.parametrize("number", [10, 50, 51, 3000])
     @in_own_loop
