@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from duly.verify.trace import Header, InitEnd, InitStart, RunEnd, RunStart, Tick, Trace
-from duly.verify.writer import Carried, Instants, TraceWriter, is_due_again
+from duly.verify.writer import Carried, TraceWriter, is_due_again
 
 HEADER = Header(v=1, tz="UTC", store="fresh")
 REGS = [("a", "* * * * *", 0.0)]
@@ -186,7 +186,7 @@ def test_failed_write_is_tried_again_once_a_second(tmp_path: Path, monkeypatch: 
     with pytest.raises(OSError, match="No space"):
         writer.write(Tick(t=1000, m=0))
     assert not writer.write(Tick(t=1999, m=999))
-    tried = Instants(1000, 0)
+    tried = Tick(t=1000, m=0)
     assert not is_due_again(tried, Tick(t=1999, m=999), 1000)
     assert is_due_again(tried, Tick(t=2000, m=0), 1000)
     assert is_due_again(tried, Tick(t=0, m=0), 1000)

@@ -59,20 +59,14 @@ class Carried(NamedTuple):
     running: list[tuple[str, int]]
 
 
-class Instants(NamedTuple):
-    """When something was tried, on both clocks of a trace: either may stand still or jump."""
+def is_due_again(tried: TraceEvent | None, event: TraceEvent, after_ms: int) -> bool:
+    """Whether what failed at the event *tried* is to be tried again at *event*.
 
-    wall_ms: float
-    steady_ms: float | None
-
-
-def is_due_again(tried: Instants | None, event: TraceEvent, after_ms: int) -> bool:
-    """Whether what failed when it was *tried* is to be tried again at *event*."""
-    if tried is None or abs(event.t - tried.wall_ms) >= after_ms:
+    Both clocks of a trace are asked: either may stand still or jump.
+    """
+    if tried is None or abs(event.t - tried.t) >= after_ms:
         return True
-    if event.m is None or tried.steady_ms is None:
-        return False
-    return event.m - tried.steady_ms >= after_ms
+    return event.m is not None and tried.m is not None and event.m - tried.m >= after_ms
 
 
 class TraceWriter:
@@ -110,9 +104,9 @@ class TraceWriter:
         self._is_broken = False
         """Whether events have been lost since the last that was written."""
         self._lost_from_ms: float | None = None
-        self._tried: Instants | None = None
-        """When writing was last tried in vain."""
-        self._rotation_tried: Instants | None = None
+        self._tried: TraceEvent | None = None
+        """The event with which writing was last tried in vain."""
+        self._rotation_tried: TraceEvent | None = None
         self.gap_ms: tuple[float, float] | None = None
         """The latest gap that is over and recorded."""
         self.last_us: int | None = None
@@ -140,7 +134,7 @@ class TraceWriter:
             failure = None if self._is_broken else self._appending_failure(event)
             is_well = self._is_resumed(event) if self._is_broken else self._rotation_tried is None
         except OSError:
-            self._tried = Instants(event.t, event.m)
+            self._tried = event
             raise
         if failure is not None:
             raise failure
@@ -338,7 +332,7 @@ class TraceWriter:
         try:
             self._begin((header, *carried.events))
         except OSError as error:
-            self._rotation_tried = Instants(event.t, event.m)
+            self._rotation_tried = event
             return error
         self._rotation_tried = None
         return None
