@@ -378,6 +378,14 @@ def test_page_of_a_cluster(tmp_path: Path, *, is_doubled: bool) -> None:
     assert ("<h2>Violations</h2>" in text) == is_doubled
 
 
+def test_a_table_alone(tmp_path: Path) -> None:
+    """A CSV of runs without one of its tasks is refused, and the option that it needs is named."""
+    table = tmp_path / "runs.csv"
+    table.write_text("task,start,end,ok\n")
+    done = verify(table)
+    assert (done.returncode, "--csv-tasks" in done.stderr) == (2, True)
+
+
 def test_what_is_no_cluster(trace: Path, tmp_path: Path) -> None:
     """Traces of nodes and others are not mixed, and a pipe cannot be read twice."""
     trace.write_bytes(lines(GOOD))

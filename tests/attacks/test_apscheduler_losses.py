@@ -164,4 +164,4 @@ def test_foreign_trace_from_a_pipe(stage: Stage) -> None:
     stage.recorder.close()
     command = [sys.executable, "-m", "duly", "verify", "-"]
     done = subprocess.run(command, input=stage.path.read_bytes(), capture_output=True, check=True)
-    assert done.stdout.startswith(b"1 dues, 1 ran, 0 lost, 0 cut off\n")
+    assert done.stdout.startswith(b"1 due, 1 ran, 0 lost, 0 cut off\n")

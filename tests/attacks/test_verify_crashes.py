@@ -127,7 +127,7 @@ def test_torn_last_line(trace: Path, torn: bytes) -> None:
     written(trace, HEADER, *listed("* * * * *"), *run(0), at(50, "Tick"), torn=torn)
     done = verified(trace, "--targets")
     assert done.exit_code == 0
-    assert "1 dues, 1 ran, 0 lost, 0 cut off" in done.stdout
+    assert "1 due, 1 ran, 0 lost, 0 cut off" in done.stdout
     assert "is torn" in done.stdout
 
 

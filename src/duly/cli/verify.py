@@ -370,12 +370,13 @@ def input_errors(files: Files | None = None) -> Iterator[None]:
     try:
         yield
     except TraceError as error:
-        where = f"line {error.line}"
+        where, hint = f"line {error.line}", ""
         if files is not None and files.chain.names:
             place = files.chain.place(error.line)
             where = f'"{place.file}", line {place.line}'
+            hint = "for a CSV of runs give --csv-tasks, too" if place.file.endswith(".csv") else ""
         message = f"{where}: {error.reason}"
-        raise CommandError("not_a_trace", message, facts={"line": error.line}) from error
+        raise CommandError("not_a_trace", message, hint=hint, facts={"line": error.line}) from error
     except CsvError as error:
         raise CommandError("bad_table", str(error), facts={"line": error.line}) from error
     except (EOFError, zlib.error, BadGzipFile) as error:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
+from duly.formatting import counted
 from duly.verify import trace
 from duly.verify.dues import Dues, ScheduleTextError, face_at, minute_start_us
 from duly.verify.trace import Header, Regs, TraceError, TraceEvent, header_of, micros, zone_of
@@ -405,7 +406,7 @@ class Account:
         return self.ran + self.lost + self.cut_off
 
     def headline(self) -> str:
-        return f"{self.dues:,} dues, {self.ran:,} ran, {self.lost:,} lost, {self.cut_off:,} cut off"
+        return f"{counted(self.dues, 'due')}, {self.ran:,} ran, {self.lost:,} lost, {self.cut_off:,} cut off"
 
     def as_dict(self) -> dict[str, Any]:
         return {**{name: getattr(self, name) for name in self.__slots__}, "dues": self.dues}
