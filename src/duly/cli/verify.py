@@ -261,7 +261,7 @@ def _painted(line: TextLine) -> str:
 def _files(stack: ExitStack, names: tuple[str, ...], *, is_read_twice: bool) -> Files:
     files, nodes, kinds = [], [], []
     for name in names:
-        file = opened(stack, name)
+        file = open_input(stack, name)
         if not file.peek(1):  # no recorder leaves an empty file, so what was in it is lost
             raise CommandError("not_a_trace", f'"{name}" is empty; a trace begins with a Header')
         header = _header_at(file)
@@ -296,7 +296,7 @@ def _header_at(file: BufferedReader) -> Header | None:
         return None
 
 
-def opened(stack: ExitStack, name: str) -> BufferedReader:
+def open_input(stack: ExitStack, name: str) -> BufferedReader:
     """The file of that name; "-" is the standard input."""
     if name != "-":
         return stack.enter_context(Path(name).open("rb"))

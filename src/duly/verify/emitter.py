@@ -105,7 +105,7 @@ class TraceEmitter:
         if self.writer is not None:
             self.writer.close()
 
-    def found(self) -> dict[str, Any]:
+    def task_states(self) -> dict[str, Any]:
         """What the beginning of a trace must say of the tasks."""
         facts = {"paused": sorted(self.paused), "entries": self.entries}
         return {name: each for name, each in facts.items() if each}
@@ -119,7 +119,7 @@ class TraceEmitter:
         self.write(trace.End)
         self.silence()
 
-    def carried(self) -> Carried | None:
+    def carried_over(self) -> Carried | None:
         """What a new file has to begin with; None while a call is outstanding."""
         if self.calls or self.last_us is None:
             return None
@@ -128,7 +128,7 @@ class TraceEmitter:
         if self.listed is not None:
             events += (
                 trace.InitStart(t=t, proc=self._proc, call=CARRIED_CALL, **self.listed),
-                trace.InitEnd(t=t, proc=self._proc, call=CARRIED_CALL, ok=True, **self.found()),
+                trace.InitEnd(t=t, proc=self._proc, call=CARRIED_CALL, ok=True, **self.task_states()),
             )
         return Carried(events, [(task, run) for run, task in self.running.items()])
 

@@ -159,7 +159,7 @@ class Judge:
         at_us = item.at_us
         # Before the event itself: it comes too late for these.
         if self._deadlines.soonest_us < at_us:
-            for task, onset_us in self._deadlines.passed(at_us):
+            for task, onset_us in self._deadlines.take_passed(at_us):
                 self._miss(task, onset_us, item.line)
         if self.calls.soonest_us < at_us:
             self.calls.reach(item)
@@ -243,7 +243,7 @@ class Judge:
     ) -> None:
         event = init.start.event
         assert isinstance(event, trace.InitStart)
-        self._theorems.list(configs, self._configs if self._has_list else None)
+        self._theorems.take_list(configs, self._configs if self._has_list else None)
         self._kinds, self._limits = event.kinds, event.limits
         self._apply(configs, init, item.at_us)
         if self._is_unknown:

@@ -115,7 +115,7 @@ class Recorder:
         )
         if self._path is not None:
             emitter.writer = TraceWriter(
-                self._path, header, carried=emitter.carried, sync=self._sync, **self._rotation
+                self._path, header, carried=emitter.carried_over, sync=self._sync, **self._rotation
             )
         self.recorded = recorded = kind(scheduler, emitter)
         if node is not None:
@@ -188,7 +188,7 @@ class Recorded:
         try:
             await _watched(call, self._on_call_closed)
             outcome["ok"] = True
-            outcome |= await self._state_found(listed)
+            outcome |= await self._states_after(listed)
         except asyncio.CancelledError as error:
             notes = getattr(error, "__notes__", ())
             outcome = {"ok": TOOK_EFFECT in notes, "void": TOOK_EFFECT not in notes and FAILED not in notes}
@@ -204,7 +204,7 @@ class Recorded:
                 emitter.listed = listed if outcome["ok"] else None
             self._write_put_off()
 
-    async def _state_found(self, listed: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 (for an App)
+    async def _states_after(self, listed: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 (for an App)
         """What the end of a call says of the tasks when its list has taken effect."""
         return {}
 
@@ -356,7 +356,7 @@ class RecordedApp(Recorded):
         }
         return _recorded_call(self._initialize(call, listed), call)
 
-    async def _state_found(self, listed: dict[str, Any]) -> dict[str, Any]:
+    async def _states_after(self, listed: dict[str, Any]) -> dict[str, Any]:
         """Which tasks are paused: a trace that begins over an old store cannot know."""
         try:
             tasks = await self._backend.tasks()
@@ -365,7 +365,7 @@ class RecordedApp(Recorded):
         else:
             self.emitter.paused = {task.name for task in tasks if task.paused}
             self.emitter.entries = {task.name: _entry(task) for task in tasks if task.entry is not None}
-        return self.emitter.found()
+        return self.emitter.task_states()
 
     def _kind_declared(self, kind: Any) -> trace.KindDeclared:
         delay_ms = milliseconds(kind.retry_delay_us)

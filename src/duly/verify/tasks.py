@@ -172,7 +172,7 @@ class Deadlines:
     def clear(self) -> None:
         self._heap = []
 
-    def passed(self, at_us: int) -> Iterator[tuple[TraceTask, int]]:
+    def take_passed(self, at_us: int) -> Iterator[tuple[TraceTask, int]]:
         """Take out those that lie before *at_us*: the task, and since when its start was owed."""
         while self._heap and self._heap[0][0] < at_us:
             _, _, onset_us, task, version = heappop(self._heap)

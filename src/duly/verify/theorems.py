@@ -90,7 +90,7 @@ class Theorems:
 
     # --- lists, stops, crashes, time ---
 
-    def list(self, configs: dict[str, TaskConfig], before: dict[str, TaskConfig] | None) -> None:
+    def take_list(self, configs: dict[str, TaskConfig], before: dict[str, TaskConfig] | None) -> None:
         """A valid list took effect; *before* is the one that it takes the place of."""
         self._is_down = False
         self._stops.clear()

@@ -19,7 +19,7 @@ from duly.verify.reasons.answers import (
     neighbours,
     neighbours_text,
     no_due,
-    skipped,
+    skipped_answer,
 )
 from duly.verify.reasons.chronicle import MINUTE_US, Ending, TracedRun, latest
 
@@ -50,7 +50,9 @@ class TaskMemory:
             )
         minute = minute_of(at, self._zone)
         if isinstance(minute, Skip):
-            return self._with_runs(skipped(minute, self._task.name, self._task.schedule.text, self._zone))
+            return self._with_runs(
+                skipped_answer(minute, self._task.name, self._task.schedule.text, self._zone)
+            )
         return self._with_runs(self._minute(minute))
 
     def why_latest(self, count: int, at: datetime | None = None) -> list[Answer]:

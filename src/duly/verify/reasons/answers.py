@@ -193,7 +193,7 @@ def neighbours_text(times: Mapping[str, int], words: Words) -> tuple[str, ...]:
     return (f"It is due {' and '.join(said)}.",) if said else ()
 
 
-def skipped(skip: Skip, task: str, cron: str | None, zone: tzinfo) -> Answer:
+def skipped_answer(skip: Skip, task: str, cron: str | None, zone: tzinfo) -> Answer:
     words = Words(zone)
     sentence = (
         f'"{task}" was not due at {face_text(skip.face)}: that minute did not occur, '

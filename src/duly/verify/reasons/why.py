@@ -23,7 +23,7 @@ from duly.verify.reasons.answers import (
     count_text,
     minute_of,
     no_due,
-    skipped,
+    skipped_answer,
 )
 from duly.verify.reasons.chronicle import (
     MINUTE_US,
@@ -55,7 +55,7 @@ def why(trace: Trace, task: str, at: datetime | None = None) -> Answer:
     minute = minute_of(at, zone)
     if isinstance(minute, Skip):
         explainer = _Explainer(_chronicle_of(trace, task, DueQuery(minute.at_us)))
-        return skipped(minute, task, explainer.cron_at(minute.at_us), zone)
+        return skipped_answer(minute, task, explainer.cron_at(minute.at_us), zone)
     return _Explainer(_chronicle_of(trace, task, DueQuery(minute))).minute(minute)
 
 

@@ -80,7 +80,7 @@ class _Begun(NamedTuple):
     words: str = ""
     regs: trace.Regs = []  # noqa: RUF012 (a NamedTuple's default, never changed)
 
-    def ended(self, kind: StretchKind, task: str | None, line: int, at_us: int, words: str) -> Stretch:
+    def stretch(self, kind: StretchKind, task: str | None, line: int, at_us: int, words: str) -> Stretch:
         # A clock that was set back may show an end before its start.
         to_us, is_again = max(self.at_us, at_us), self.words in AGAIN.values()
         return Stretch(kind, task, self.at_us, to_us, self.line, line, words, is_again=is_again)
@@ -214,7 +214,7 @@ class TraceHistory:
     def _run(self, kind: StretchKind, task: str, begun: _Begun, line: int, at_us: int) -> Stretch:
         self._last_runs[task] = kind, at_us
         name = "run" if begun.number is None else f"run {begun.number}"
-        return begun.ended(kind, task, line, at_us, f"{name}, {begun.words}" if begun.words else name)
+        return begun.stretch(kind, task, line, at_us, f"{name}, {begun.words}" if begun.words else name)
 
     # --- calls ---
 
@@ -223,7 +223,7 @@ class TraceHistory:
         if begun is None:
             return
         words = f"initialize of {len(begun.regs):,} tasks{_ending(event)}"
-        yield begun.ended(StretchKind.INITIALIZE, None, line, at_us, words)
+        yield begun.stretch(StretchKind.INITIALIZE, None, line, at_us, words)
         if event.void:
             return
         if not event.ok:
@@ -239,7 +239,7 @@ class TraceHistory:
         self._is_stopped = not event.void
         if begun is None:
             return
-        yield begun.ended(StretchKind.STOP, None, line, at_us, f"stop{_ending(event)}")
+        yield begun.stretch(StretchKind.STOP, None, line, at_us, f"stop{_ending(event)}")
         # One that was given up has not ended the activity that it seemed to end.
         down = self._down_from
         if event.void and down is not None and down.line == begun.line:
@@ -264,7 +264,7 @@ class TraceHistory:
 
     def _comes_up(self, line: int, at_us: int) -> Iterator[Stretch]:
         if self._down_from is not None:
-            yield self._down_from.ended(StretchKind.DOWN, None, line, at_us, "not active")
+            yield self._down_from.stretch(StretchKind.DOWN, None, line, at_us, "not active")
             self._down_from = None
 
     def _crash(self, line: int, at_us: int, words: str) -> Iterator[Stretch]:
@@ -280,7 +280,7 @@ class TraceHistory:
                 yield self._run(kind, task, begun, line, at_us)
         self._running.clear()
         for (call_kind, call), begun in self._calls.items():
-            yield begun.ended(call_kind, None, line, at_us, f"{call_kind} (call {call}), {kind}")
+            yield begun.stretch(call_kind, None, line, at_us, f"{call_kind} (call {call}), {kind}")
         self._calls.clear()
 
     def _rest(self, last: Position) -> Iterator[Stretch]:
