@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from datetime import datetime
+from pathlib import Path
 from xml.etree import ElementTree as ET
 from zoneinfo import ZoneInfo
 
@@ -31,6 +32,7 @@ from duly.verify.trace import (
     TraceEvent,
 )
 
+ROOT = Path(__file__).parents[2]
 BERLIN = ZoneInfo("Europe/Berlin")
 NASTY = '"><script>alert(1)</script>'
 MINUTE_MS = 60_000
@@ -398,3 +400,14 @@ def test_escaping(text: str, shown: str) -> None:
     """What cannot be seen is shown escaped, what has a meaning in markup loses it, the rest stays."""
     report = Report(Outcome(), Header(v=1, tz="UTC", impl=text))
     assert f"Recorded by {shown}. " in page(report, Pictures(None, {}))
+
+
+def test_one_look() -> None:
+    """The page and the dashboard have the same colours and the same type."""
+    looks = [
+        dict(re.findall(r"^  ([\w-]+): (.*);$", (ROOT / path).read_text(), re.MULTILINE))
+        for path in ("src/duly/verify/reporting/page.html", "src/duly/web/static/style.css")
+    ]
+    shared = looks[0].keys() & looks[1].keys()
+    assert {name: looks[0][name] for name in shared} == {name: looks[1][name] for name in shared}
+    assert {"--ground", "--text", "--good", "--bad", "--warn", "font"} <= shared
