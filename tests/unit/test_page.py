@@ -369,6 +369,12 @@ def test_page_tells_all() -> None:
     assert "2026-01-05 09:00:00.200+01:00" in text
 
 
+def test_what_is_wrong_comes_first() -> None:
+    """Violations stand above the properties, most of which hold."""
+    text = page(*everything())
+    assert text.index("<h2>Time line</h2>") < text.index("<h2>Violations</h2>") < text.index("<h2>Properties")
+
+
 def test_overlapping_runs_lie_below_each_other() -> None:
     """Two runs at the same time have different heights in their lane."""
     _, drawing = everything()
