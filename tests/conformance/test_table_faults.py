@@ -64,7 +64,7 @@ FAULTS = [
     # coming back
     ("                self._declare_dead(before, request.name)\n", "                pass\n"),
     ("                row.run_by = request.node\n", ""),
-    ("                self._cut(row, self._now_us(request.now_us))\n", "                pass\n"),
+    ("                self._cut(row, self.database.now_us)\n", "                pass\n"),
     ("            self._end(self._named(end), end, request.name)\n", "            pass\n"),
     ("        for row in self._run_by(*request.before):\n            self._release(row)\n", ""),
     ("row.token == end.token and row.run_by in", "row.run_by in"),
