@@ -13,7 +13,7 @@ WORKERS ?= $(shell expr 2 \* $(CORES))
 N ?= 20
 DEMO ?= examples/daemon
 
-# Without bytecode each worker rewrites every test file, and each program that a test starts compiles duly anew.
+# Without bytecode each worker rewrites every test file, and each program that a test starts compiles duly again.
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: run demo quick test test-slow repeat check house bench simulate mutants peers guarantees lock clean

@@ -89,7 +89,7 @@ def _added(fields: _Fields, _time: datetime) -> _TextAndTone:
 
 
 def _overridden(_fields: _Fields, _time: datetime) -> _TextAndTone:
-    return "has a new configuration: it begins afresh", Tone.PLAIN
+    return "has a new configuration: it begins again", Tone.PLAIN
 
 
 def _stepped(fields: _Fields, _time: datetime) -> _TextAndTone:

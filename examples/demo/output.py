@@ -76,7 +76,7 @@ class Terminal:
         """Nothing: the next drawing shows it."""
 
     def draw(self, view: DemoView, now: datetime) -> None:
-        """Draw the screen anew, from the top left, in one write."""
+        """Draw the screen again, from the top left, in one write."""
         columns, rows = _size()
         lines = screen_of(view, now, width=columns, height=rows - 1)
         # Each line is cleared before it is written: after a full line, clearing would eat its last character.

@@ -1,8 +1,8 @@
 """Clocks: what a scheduler asks for the time, and how it learns that the time was changed under it.
 
 A clock says what time it is and sleeps until an instant. A clock that is `Watchable` also reports when
-the wall clock jumped (somebody set it, or the host slept); the scheduler then counts afresh. A user's clock
-without that is watched from outside, once a minute. Only this module reads the host's time.
+the wall clock jumped (somebody set it, or the host slept); the scheduler then counts from there. A user's
+clock without that is watched from outside, once a minute. Only this module reads the host's time.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 MARKS: Mapping[str, str] = {
     "write failed": "the store could not write, and is asked again later",
-    "written whole": "after a fault every task is written anew",
+    "written whole": "after a fault every task is written again",
     "start put back": "a start was decided, and not carried out, because the write failed or a stop came",
     "start called off": "a start was written, and a stop came before its callback was called",
     "minute passed": "a due came between the writing of a start and its call",
@@ -30,7 +30,7 @@ MARKS: Mapping[str, str] = {
     "stop from inside": "a callback stopped its own scheduler",
     "stop failed": "a stop could not write the last ends",
     "run timed out": "a run was cancelled for lasting too long",
-    "connection renewed": "a connection was closed after a fault, to be opened anew",
+    "connection renewed": "a connection was closed after a fault, to be opened again",
 }
 """Every mark of a single scheduler, and what it means."""
 
@@ -47,7 +47,7 @@ CLUSTER_MARKS: Mapping[str, str] = {
     "trust ended": "a node cut runs off, because they may be another node's soon",
     "claimed and not owed": "a claimed row was owed no start, and was released",
     "leave failed": "a node could not say that it leaves",
-    "joins with unfinished ends": "a scheduler that could not write its ends begins anew, and writes them",
+    "joins with unfinished ends": "a scheduler that could not write its ends starts over, and writes them",
     "leaves in time": "a list could not be written, and the node stays until the runs of before have ended",
     "loop closed": "the event loop was closed while the heartbeat thread had news for it",
     "start withdrawn": "a row was claimed and not called, because the event loop was blocked",

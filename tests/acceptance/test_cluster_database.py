@@ -185,7 +185,7 @@ def test_promotion_of_one_that_forgot_runs(
 def test_promotion_of_one_that_forgot_a_node(
     own_postgres: PostgresServer, cable: Proxy, tmp_path: Path
 ) -> None:
-    """A standby that has never heard of a node, or of its list: it joins anew, and brings its list again."""
+    """A standby that has never heard of a node, or of its list: it joins again, and brings its list again."""
     standby = own_postgres.standby()
     with World(through(own_postgres.url(), cable.port), tmp_path, lease_s=6) as world:
         (a,) = world.begin_all("a", ALL)

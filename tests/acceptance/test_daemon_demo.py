@@ -131,7 +131,7 @@ def test_everything_is_seen(begin: Begin) -> None:
     assert order == sorted(order)
     demo.wait_for(r"TimerFired timer=greet-once .*reason=startup")
     demo.wait_for(r"TimerFired timer=heartbeat .*reason=interval")
-    # Its slot, every ten minutes, may take the place of a retry, and then the count begins anew.
+    # Its slot, every ten minutes, may take the place of a retry, and then the count starts over.
     demo.wait_for(r"TimerRetryScheduled timer=retried attempt=\d")
     demo.wait_for(r"third-time \| try 3: done")
     demo.wait_for(r"ServiceRunEnded service=stuck .*result=timeout")

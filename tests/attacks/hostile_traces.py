@@ -148,7 +148,7 @@ def _single(random: Random, seed: int) -> list[list[Line]]:
         lines[0]["first_due"] = "after"
     if random.random() < 0.2:
         lines = _with_losses(random, lines)
-    if random.random() < 0.2:  # rotated, or recorded anew
+    if random.random() < 0.2:  # rotated, or recorded again
         at = random.randrange(1, len(lines) + 1)
         header = {**lines[0], "follows": random.random() < 0.7, "store": "unknown"}
         return [lines[:at], [header, *lines[at:]]]

@@ -180,7 +180,7 @@ async def test_run_cancelled_before_its_first_step(same_store: StoreFactory) -> 
 
 
 async def test_only_the_sleep_is_cancelled(same_store: StoreFactory) -> None:
-    """A poller whose sleep alone is cancelled sleeps anew."""
+    """A poller whose sleep alone is cancelled sleeps again."""
     world = World(same_store, "12:00:00")
     await world.begin(world.task("a"))
     for task in asyncio.all_tasks() - {asyncio.current_task()}:

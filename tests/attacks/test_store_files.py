@@ -412,7 +412,7 @@ async def test_log_that_is_in_the_database_already(path: Path) -> None:
     reader = apsw.Connection(str(path))
     reader.execute(
         "BEGIN; SELECT * FROM big"
-    )  # while somebody reads, the log goes on instead of beginning anew
+    )  # while somebody reads, the log goes on instead of starting over
     expected = reader.execute("SELECT * FROM big").fetchall()
     await store._worker.do(store._checkpoint)
     await store.write(lambda connection: connection.execute("CREATE TABLE last (a)"))

@@ -187,7 +187,7 @@ def test_restart_leads_to_the_login(guarded: Served, opened: Opening) -> None:
 
 
 def test_page_that_cannot_be_made_is_told(site: Served, opened: Opening) -> None:
-    """What cannot be made anew is said to be old, until it can be."""
+    """What cannot be made again is said to be old, until it can be."""
     page = opened(f"{site.url}/services", statuses=(500,))
     plain = site.world.services
 

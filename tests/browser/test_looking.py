@@ -266,7 +266,7 @@ def _written(site: Served, text: str, *, times: str | None = None, is_ended: boo
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_output_is_as_a_terminal_shows_it(site: Served, opened: Opening, look: str) -> None:
-    """Colours are colours, a carriage return begins the line anew, other escapes are spelled out."""
+    """Colours are colours, a carriage return begins the line again, other escapes are spelled out."""
     text = "\x1b[1;31mred\x1b[0m plain\n10%\r20%\r100%\nlong line\rshort\n\x1b[2J<b>\n"
     page = opened(f"{site.url}/runs/{_written(site, text)}", **LOOKS[look])
     lines = page.locator(".line > span")

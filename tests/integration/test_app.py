@@ -138,7 +138,7 @@ async def test_fixed_delay_goes_on_after_a_downtime(same_store: StoreFactory) ->
 
 
 async def test_retry_policy(same_store: StoreFactory) -> None:
-    """Each retry waits longer, up to a limit, until the attempts are used up; the next due begins anew."""
+    """Each retry waits longer, up to a limit, until the attempts are used up; the next due starts over."""
 
     def declare(app: App, call: Callable[[str], None]) -> None:
         async def fails(run: Run) -> None:

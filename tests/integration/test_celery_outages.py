@@ -61,7 +61,7 @@ async def test_broker_that_is_not_there(tmp_path: Path) -> None:
 
 
 async def test_every_connection_cut(app: Celery, redis: Redis, worker: Worker, tmp_path: Path) -> None:
-    """Connections that the server cut between two runs, as it does with idle ones, are made anew."""
+    """Connections that the server cut between two runs, as it does with idle ones, are made again."""
     callback = task("add", args=(1, 2), timeout=LONG, app=app)
     assert await performed(callback, before("a", str(tmp_path))) == 3
     server = redis.client(0)

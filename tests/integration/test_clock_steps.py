@@ -75,7 +75,7 @@ async def test_large_step_back_counts_afresh(same_store: StoreFactory) -> None:
 
 
 async def test_large_step_back_survives_a_restart(same_store: StoreFactory) -> None:
-    """What was counted afresh stays so in the store."""
+    """What was counted again stays so in the store."""
     world = World(same_store, "12:00:30")
     task = world.task("a", "0,30 * * * *")
     await world.begin(task)

@@ -362,7 +362,7 @@ def test_list_of_another_machine(world: SharedWorld) -> None:
 
 
 def test_reload(world: SharedWorld) -> None:
-    """A timer that is declared anew keeps what it did; who is removed, added and changed is told."""
+    """A timer that is declared again keeps what it did; who is removed, added and changed is told."""
     a = world.node("a", timer("t", "job0", on_calendar=MINUTELY), timer("gone", "job1", **RARELY))
     world.until("12:01:30")
     world.do(a.timers.disable("t"))

@@ -74,7 +74,7 @@ async def test_entries_come_and_go(same_store: StoreFactory) -> None:
         assert await app.tasks() == []
     assert programs.times("invoice 1") == [60]
     assert programs.times("invoice 2") == [120], "other arguments are no other schedule"
-    assert programs.times("invoice 3") == [160], "another schedule begins anew"
+    assert programs.times("invoice 3") == [160], "another schedule starts over"
     names = [event.name for event in programs.events if event.name.startswith("Entry")]
     assert names == ["EntryAdded", "EntryChanged", "EntryChanged", "EntryRemoved"]
     assert programs.told("EntryRemoved") == [{"taskName": "a"}]

@@ -1,4 +1,4 @@
-"""Giving up half-way, beginning anew, and two things at once: found by a hostile reader."""
+"""Giving up half-way, starting over, and two things at once: found by a hostile reader."""
 
 import asyncio
 from contextlib import suppress
@@ -194,7 +194,7 @@ async def test_agenda_does_not_grow(same_store: StoreFactory) -> None:
 
 @pytest.mark.sqlite_only("a file is replaced under its scheduler")
 async def test_older_copy_put_in_place(tmp_path: Path) -> None:
-    """A database replaced by an older copy of itself is noticed, and all of it is written anew."""
+    """A database replaced by an older copy of itself is noticed, and all of it is written again."""
     path = tmp_path / "state.db"
     world = World(lambda: SQLiteStore(path), "12:00:00")
     tasks = [world.task("minutely"), world.task("hourly", "0,1 * * * *")]
@@ -233,7 +233,7 @@ async def test_log_deleted_while_in_use(tmp_path: Path) -> None:
 
 @pytest.mark.sqlite_only("a file is deleted under its scheduler")
 async def test_file_deleted_right_before_stop(tmp_path: Path) -> None:
-    """A database deleted just before the stop is written anew by it."""
+    """A database deleted just before the stop is written again by it."""
     path = tmp_path / "state.db"
     world = World(lambda: SQLiteStore(path), "12:00:00")
     task = world.task("a", "0 12 * * *", lasts=MINUTE)
@@ -277,7 +277,7 @@ async def test_refused_open_leaves_no_thread(tmp_path: Path) -> None:
 
 
 async def test_initialize_after_a_failed_half_stop(same_store: StoreFactory) -> None:
-    """After a stop that was given up and then failed, initialize begins anew."""
+    """After a stop that was given up and then failed, initialize starts over."""
     faulty = hooked(same_store())
     world = World(lambda: faulty, "12:00:00")
     await world.begin(world.task("a", "0 12 * * *", lasts=MINUTE))

@@ -61,7 +61,7 @@ async def test_a_service_that_comes_back(tmp_path: Path) -> None:
 
 
 async def test_what_is_removed_is_not_told_of(tmp_path: Path) -> None:
-    """An outage is forgotten with its job; one that is added later, and fails, is told of anew."""
+    """An outage is forgotten with its job; one that is added later, and fails, is told of again."""
     world = world_of(tmp_path, JOB + HOURLY + notify(on='["failure"]'))
     world.processes.script("job", code=3, lasts=timedelta(seconds=5))
     async with world.life():

@@ -565,7 +565,7 @@ def test_nobody_waits_for_a_silent_daemon(path: Path) -> None:
 
 
 def test_a_daemon_that_falls_silent(path: Path) -> None:
-    """A stream that began and does not go on is an error of its own, and not begun anew from the store."""
+    """A stream that began and does not go on is an error of its own, and not started over from the store."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen()

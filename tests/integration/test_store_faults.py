@@ -173,7 +173,7 @@ async def test_every_commit_is_synced(tmp_path: Path) -> None:
 
 @pytest.mark.sqlite_only("a file is deleted under its scheduler")
 async def test_file_deleted_while_in_use_is_written_anew(tmp_path: Path) -> None:
-    """A database deleted under a live scheduler is noticed and written anew; nothing is doubled."""
+    """A database deleted under a live scheduler is noticed and written again; nothing is doubled."""
     path = tmp_path / "state.db"
     world = World(lambda: SQLiteStore(path))
     task = world.task("a")

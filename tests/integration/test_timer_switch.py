@@ -118,7 +118,7 @@ async def test_opened_and_closed_twenty_times_with_a_run_in_flight(tmp_path: Pat
 
 
 async def test_readings_of_timers_that_stay_as_they_are_are_kept(tmp_path: Path) -> None:
-    """A look makes anew only what has changed; what depends on the moment is always of the moment."""
+    """A look makes again only what has changed; what depends on the moment is always of the moment."""
     async with switch_over_store(tmp_path) as (world, _, timer_switch):
         started_us = instant_of(world.clock.now())
         definitions = [

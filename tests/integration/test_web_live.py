@@ -186,7 +186,7 @@ def test_last_id_in_the_query() -> None:
 
 
 def test_a_burst_beyond_the_ring() -> None:
-    """A reader that a burst has overtaken is told to look at everything anew, and then goes on."""
+    """A reader that a burst has overtaken is told to look at everything again, and then goes on."""
     site = FakeSite()
     site.live = Live("boot", ring=10)
     with serving(site=site) as served:

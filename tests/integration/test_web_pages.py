@@ -91,7 +91,7 @@ def test_environment_values_are_left_out(client: httpx.Client) -> None:
 
 
 def test_many_share_one_page(site: Served, client: httpx.Client) -> None:
-    """Those who ask within a second get the same page, made once; an event makes it anew for who heard it."""
+    """Those who ask within a second get the same page, made once; an event makes it again for its readers."""
     calls = 0
     plain = site.world.services
 
@@ -207,7 +207,7 @@ def test_statics_are_kept_for_ever(client: httpx.Client) -> None:
 
 
 def test_pages_are_never_kept(client: httpx.Client) -> None:
-    """Pages are asked for anew each time, and nothing in them is inline."""
+    """Pages are asked for again each time, and nothing in them is inline."""
     for path in ("/", "/services", "/timers/backup", "/runs/1", "/login"):
         answer = client.get(path)
         assert answer.headers["cache-control"] == "no-store"

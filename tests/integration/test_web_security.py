@@ -208,7 +208,7 @@ def test_expired_session() -> None:
         now_s[0] += 3
         reply = served.ask(*START, session, BACKUP)
         assert (reply.status, reply.code) == (403, "session_over")
-        assert "load the page anew" in reply.body.decode()
+        assert "load the page again" in reply.body.decode()
 
 
 def test_a_page_in_use_keeps_its_session() -> None:

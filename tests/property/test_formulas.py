@@ -102,7 +102,7 @@ def with_a_gap(lines: list[Line], random: Random) -> list[Line]:
 @FEW_FIRST
 @pytest.mark.parametrize("kind", KINDS)
 def test_monitor_and_formulas_agree_on_gaps(kind: str, first: int) -> None:
-    """After a gap both begin anew, and neither says that anything holds."""
+    """After a gap both start over, and neither says that anything holds."""
     for seed in range(first, first + 25):
         lines = with_a_gap(random_trace(seed, kind), Random(seed))
         if differ(lines):

@@ -415,7 +415,7 @@ CASES = [
         "S1d T3 T7",
     ),
     Case(
-        "nor does a list that opens nothing count afresh",
+        "nor does a list that opens nothing start over",
         trace(
             *SIX_MINUTES_BACK,
             *initialize(-354_000, -353_999, 2, EVERY),
@@ -452,7 +452,7 @@ CASES = [
         crashes=1,
     ),
     Case(
-        "a list that a crash cut off may have counted afresh since its call, and what came since stands",
+        "a list that a crash cut off may have counted again since its call, and what came since stands",
         trace(
             *SIX_MINUTES_BACK,
             stop_start(-355_000, 2),

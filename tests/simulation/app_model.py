@@ -280,7 +280,7 @@ class AppModel:
         )
 
     def _put(self, item: AppTask, offset_us: int, *, is_same: bool) -> _Known:
-        """What is known of a task that is declared or added: begun anew if its schedule is another."""
+        """What is known of a task that is declared or added: started over if its schedule is another."""
         text = repr((item.kind, item.cron, item.length_us, item.zone, offset_us))
         before = self._known.get(item.name)
         if before is not None and is_same and before.text == text:

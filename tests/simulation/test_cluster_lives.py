@@ -292,7 +292,7 @@ def test_server_that_forgot(back_s: int, for_s: int) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_large_step_back(nodes: int) -> None:
-    """When the clock was far ahead by mistake, every node looks again, and minutes count afresh."""
+    """When the clock was far ahead by mistake, every node looks again, and minutes start over."""
     life = cluster_lived(planned(p.Jump(20 * SECOND_US, -600 * SECOND_US), nodes=nodes))
     life.check()
     assert life.marks["claimed and not owed"] == nodes

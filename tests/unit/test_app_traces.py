@@ -160,7 +160,7 @@ def test_attempts_and_back_off() -> None:
     assert (
         violated(listed(EVERY, retry_factor=2, max_delay_ms=15_000), *tries[:2], run(1025), until=1900) == []
     )
-    # A run for another cause begins anew.
+    # A run for another cause starts over.
     assert violated(listed(EVERY, attempts=2), *tries[:2], run(2000, ok=False), run(2010), until=2900) == []
 
 

@@ -341,7 +341,7 @@ def test_computed_lists_have_no_lines(tmp_path: Path) -> None:
 
 
 def test_python_file_leaves_no_trace(tmp_path: Path) -> None:
-    """A file may import its neighbour, which is read anew by each load, and leaves nothing behind."""
+    """A file may import its neighbour, which is read again by each load, and leaves nothing behind."""
     path = python(tmp_path, "import neighbour_of_duly\nSERVICES = neighbour_of_duly.SERVICES\nTIMERS = []\n")
     before_path, before_modules = list(sys.path), set(sys.modules)
     for name in ("one", "two", "three"):

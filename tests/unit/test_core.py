@@ -115,7 +115,7 @@ def test_origin_outlasts_interruptions() -> None:
 
 
 def test_origin_outlasts_an_override() -> None:
-    """A task that is registered anew while a run of it is unfinished keeps the origin of that run."""
+    """A task that is registered again while a run of it is unfinished keeps the origin of that run."""
     running = started(new_task("0 3 * * *"), NOON_US - 5, is_retry=False)
     changed = registration("a", "0 4 * * *")
     for live in ({}, {"a": NOON_US - 5}):

@@ -125,7 +125,7 @@ def test_a_due_stands_until_the_next_start() -> None:
 
 
 def test_an_override_forgets_all_but_an_interruption() -> None:
-    """A task registered with a new configuration begins afresh, unless it was cut off."""
+    """A task registered with a new configuration begins again, unless it was cut off."""
     overridden = event("TaskOverridden", 0, taskName="steady")
     known = DemoMemory("steady", EVERY_MINUTE, 0, 0, last_failure_us=1, retry_at_us=2)
     task = view_after(overridden, memories=(known,)).tasks["steady"]
@@ -181,7 +181,7 @@ def test_a_view_cannot_be_changed() -> None:
             "is due before its retry: one run answers both",
         ),
         (event("TaskAdded", taskName="slow", cronExpression="* * * * *"), "is new: * * * * *"),
-        (event("TaskOverridden", taskName="slow"), "has a new configuration: it begins afresh"),
+        (event("TaskOverridden", taskName="slow"), "has a new configuration: it begins again"),
         (
             event("ClockStepped", before=at(0).isoformat(), after=at(90).isoformat()),
             "the clock was set from 12:00:00 to 12:01:30",

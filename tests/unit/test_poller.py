@@ -207,7 +207,7 @@ async def test_waves() -> None:
 
 
 async def test_fault_before_the_runs_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the poller fails before claimed starts have begun it gives them back, and all is looked at anew."""
+    """If the poller fails before claimed starts have begun it gives them back, and all is looked at again."""
 
     class Broken(TaskRules):
         def emit_starts(self, *_: object) -> None:

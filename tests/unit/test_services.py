@@ -101,7 +101,7 @@ def test_pause_is_short_again_after_a_minute_up(ran_s: int, pause_s: int) -> Non
 
 
 def test_start_by_hand_gives_the_short_pause_back() -> None:
-    """A start that is no restart begins the counting anew."""
+    """A start that is no restart begins the counting again."""
     state = services.after_end(
         msgspec.structs.replace(up(), pause_s=32, restarts=5), simple(), EXIT, 0, is_wanted=True
     )

@@ -290,7 +290,7 @@ def test_fired_and_then_missed() -> None:
 
 @pytest.mark.parametrize(("back", "expected"), [(timedelta(hours=1), []), (timedelta(minutes=4), ["V3"])])
 def test_a_clock_set_back(back: timedelta, expected: list[str]) -> None:
-    """After a large step back slots count afresh; after a small one they do not come again."""
+    """After a large step back slots start over; after a small one they do not come again."""
     world = World(on_calendar=(Calendar(),))
     world.until("13:00:00")
     world.told.clear()

@@ -191,7 +191,7 @@ def sound() -> list[Any]:
 
 
 def test_a_record_comes_back() -> None:
-    """What is kept of a timer is read as it was written; what is worked out anew is worked out."""
+    """What is kept of a timer is read as it was written; what is worked out again is worked out."""
     item = state(
         **{**EVERYTHING, "retry_at_us": None}, last_result="exit", last_exit=3, enabled_override=True
     )

@@ -40,7 +40,7 @@ def _request(headers: Mapping[str, str] | None = None) -> Request:
 
 
 async def test_an_open_page_waits_for_calm_and_a_new_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """During a burst an open page is not made anew; when it is over, one making has all of it, for all."""
+    """During a burst an open page is not made again; when it is over, one making has all of it, for all."""
     monkeypatch.setattr("duly.web.rendering._SHARE", 0)
     site, loop = FakeSite(), asyncio.get_running_loop()
     made: list[float] = []

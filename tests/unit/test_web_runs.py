@@ -82,7 +82,7 @@ def test_run_facts() -> None:
     ],
 )
 def test_output_piece(since: int, lost_before: int, text: str, is_whole: bool) -> None:
-    """A piece goes on where one was; if the beginning was dropped meanwhile, it is all anew."""
+    """A piece goes on where one was; if the beginning was dropped meanwhile, it is all again."""
     output = Output("a\nbc", 7, [(0, 0), (1, 61)])
     piece = output_piece(_run(1, "manual"), output, MOMENT, since=since, lost_before=lost_before)
     assert (piece.text, piece.is_whole, piece.place, piece.is_running) == (text, is_whole, 4, True)

@@ -30,7 +30,7 @@ class HuntError(Exception):
     """A hunt came to no result."""
 
     def __init__(self, name: str, complaint: str) -> None:
-        super().__init__(f"the hunt for {name} failed; look at what it says and mend it:\n{complaint}")
+        super().__init__(f"the hunt for {name} failed; look at what it says and repair it:\n{complaint}")
 
 
 @dataclass(frozen=True, slots=True)

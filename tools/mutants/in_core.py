@@ -221,7 +221,7 @@ OF_LISTS: tuple[Mutant, ...] = (
         RECONCILIATION,
         "            and before.schedule.text",
         "            and is_restart\n            and before.schedule.text",
-        wrong="Handing in the same list again registers every task anew.",
+        wrong="Handing in the same list again registers every task again.",
     ),
     mutant(
         "changed-delay-ignored",

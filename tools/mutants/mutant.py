@@ -20,7 +20,7 @@ class StaleMutantError(Exception):
     def __init__(self, mutant: str, file: str, found: int) -> None:
         super().__init__(
             f"the mutant {mutant} does not fit {file}: its old text is there {found} times and must be there once;"
-            " write it anew in the catalogue"
+            " write it again in the catalogue"
         )
         self.mutant = mutant
         self.file = file

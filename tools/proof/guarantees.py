@@ -1,6 +1,6 @@
 """Simulates for a while, counts, and prints what it counted; with --write in docs/guarantees.md.
 
-Nothing on that page is typed by hand except what was found and how it was mended (`findings.toml`); the number
+Nothing on that page is typed by hand except what was found and how it was repaired (`findings.toml`); the number
 of mutants comes from docs/mutants.md, which `mutants/run.py --write` has written before.
 """
 

@@ -53,7 +53,7 @@ def logs(
 ) -> None:
     """Show the output of the latest run of the service or timer ID, or of one run; or search all outputs.
 
-    With -f it goes on with the runs to come, also when the daemon is started anew. With --since or --grep it
+    With -f it goes on with the runs to come, also when the daemon is restarted. With --since or --grep it
     shows lines of all runs whose output is kept, of ID or of everything; it ends with 1 if there are none.
 
     \b

@@ -139,7 +139,7 @@ class StoredDaemon:
         }
 
     async def refresh(self) -> None:
-        """Nothing: each answer is read anew."""
+        """Nothing: each answer is read again."""
 
     async def past_runs(self, _wanted: WantedRuns) -> list[RemoteRun]:
         """None: only a running daemon knows the runs of other machines."""

@@ -75,9 +75,9 @@ def _check_lines(path: Path, findings: Sequence[Defect]) -> Iterator[str]:
 @_file
 @json_option
 def repair(*, path_text: str) -> None:
-    """Write the store FILE anew with every row that can be read. The damaged file is kept beside it.
+    """Rewrite the store FILE with every row that can be read. The damaged file is kept beside it.
 
-    Its scheduler must be stopped. A task or timer whose row is lost begins anew.
+    Its scheduler must be stopped. A task or timer whose row is lost starts over.
     """
     path = _existing(path_text)
     try:

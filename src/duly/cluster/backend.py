@@ -508,7 +508,7 @@ class RowBackend(Generic[T]):
     def on_step(self, step: Step) -> None:
         """Have what stood before the step claimed, and account for it in what runs.
 
-        After a large step back dues count afresh, so what stood comes again by itself. Rows that were claimed
+        After a large step back dues start over, so what stood comes again by itself. Rows that were claimed
         in what is the future now are looked at again by the node that claims them.
         """
         if not self._rules.minds(step):

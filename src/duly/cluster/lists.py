@@ -67,7 +67,7 @@ class Lists(Generic[L]):
         self._kept: Sequence[str] = ()
 
     def renew(self) -> None:
-        """Begin anew, with a list that is yet to be brought."""
+        """Start over, with a list that is yet to be brought."""
         self._compared = 0
 
     @property

@@ -119,7 +119,7 @@ class Node:
     """What to say first in a new life, if the last one did not end in order."""
 
     def renew(self) -> None:
-        """Begin anew, under a new id and with no rows."""
+        """Start over, under a new id and with no rows."""
         self.unfinished = self._unfinished()
         self.is_joined = False
         self.id = self._draw() if self.unfinished is None else self.unfinished.node

@@ -440,7 +440,7 @@ class ClusterTimers:
     def run_ended(self, row: RunRow) -> None:
         """Note that a run of a service has ended on this machine, however it was started."""
         fired = self._local.on_ended(row)
-        # The end of its own run is in the row of a timer, unless it was declared anew since.
+        # The end of its own run is in the row of a timer, unless it was declared again since.
         listed, its = self._codec.listed, None if fired is None else (fired.name, fired.text)
         with_interval = listed.with_interval.get(row.service, ())
         names = [name for name in with_interval if (name, listed[name].text) != its]

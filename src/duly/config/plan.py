@@ -118,6 +118,6 @@ def merged_config(before: Config, after: Config, plan: ConfigPlan) -> Config:
 
 
 def settings_that_wait(before: Config, after: Config) -> list[str]:
-    """The settings that were changed and take effect only when the daemon is started anew."""
+    """The settings that were changed and take effect only when the daemon is restarted."""
     changed = [name for name in _FIXED if getattr(before.settings, name) != getattr(after.settings, name)]
     return changed if before.dashboard == after.dashboard else [*changed, "dashboard"]

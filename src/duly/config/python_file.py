@@ -1,7 +1,7 @@
 """A configuration written in Python: executed in a module of its own, and left without a trace.
 
 The file may import what lies beside it. Afterwards `sys.path` is as before, and what it imported from its own
-directory is forgotten, so that a reload reads those modules anew. What it prints goes to stderr, since stdout
+directory is forgotten, so that a reload reads them again. What it prints goes to stderr, since stdout
 belongs to the command. Ctrl-C passes; every other end is one sentence, `os._exit` included.
 """
 

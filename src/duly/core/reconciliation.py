@@ -51,7 +51,7 @@ class Reconciliation:
 
     @property
     def fresh(self) -> set[str]:
-        """The names of tasks that are new, or registered anew."""
+        """The names of tasks that are new, or registered again."""
         return {task.name for task in self.added} | {override.after.name for override in self.overridden}
 
     @property

@@ -259,7 +259,7 @@ def set_back(task: Task, before_us: Instant, after_us: Instant) -> Task:
     """The task after the clock was set back from *before_us* to *after_us* (spec/scheduler.md 2.4).
 
     What stood before stands still, though its minute may lie ahead again. After a small step the minutes up
-    to *before_us* have been had and come no second time; after a large one dues count afresh.
+    to *before_us* have been had and come no second time; after a large one dues start over.
     """
     if task.retry_at_us is not None and task.retry_at_us <= before_us:
         task = _retry_standing(task, after_us)
@@ -280,7 +280,7 @@ def _retry_standing(task: Task, now_us: Instant) -> Task:
 
 
 def moved_back(task: Task, to_us: Instant) -> Task:
-    """The task as it is under a clock that was far ahead and now reads *to_us*: dues count afresh from there.
+    """The task as it is under a clock that was far ahead and now reads *to_us*: dues start over from there.
 
     Nothing waits for a future that was a mistake; a retry is due no later than its delay from now.
     """

@@ -24,7 +24,7 @@ class Reloaded(json_types.JsonStruct):
     unchanged: int
     invalid: list[json_types.InvalidJson]
     need_restart: list[str]
-    """Settings that were changed, and take effect when the daemon is started anew."""
+    """Settings that were changed, and take effect when the daemon is restarted."""
 
 
 class ReadBackend(Protocol):

@@ -63,7 +63,7 @@ class Daemon:
 
     *timers* overrides what the file says of the timer switch. *sharing* is what it has in common with other
     machines. *load* brings the configuration of a reload; by default that of the file.
-    *loading* is entered while the file is read anew: a Python file may start programs, and their exits are
+    *loading* is entered while the file is read again: a Python file may start programs, and their exits are
     its own to take.
     """
 
@@ -353,7 +353,7 @@ class Daemon:
                         listener()
 
     async def _read(self, *, allow_empty: bool) -> Config:
-        """The file, read anew. A Python file can hang for ever; that does not keep the daemon from ending."""
+        """Read the file again. A Python file can hang for ever; the daemon can end all the same."""
         with self._loading():
             reading = asyncio.ensure_future(in_thread(self._load)())
             # A thread cannot be killed: one whose file hangs is left behind, and the daemon ends without it.

@@ -135,7 +135,7 @@ class Notifications:
     async def open(self) -> None:
         """Read the messages that are not delivered yet. Raises StoreError."""
         for notify_id, job, state in await self._backend.history.outages():
-            with suppress(msgspec.MsgspecError):  # damaged: it is found out anew
+            with suppress(msgspec.MsgspecError):  # damaged: it is found out again
                 self._outages[notify_id, job] = msgspec.json.decode(state, type=Outage)
 
     def start(self) -> None:

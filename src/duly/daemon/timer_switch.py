@@ -91,7 +91,7 @@ class TimerSwitch:
     ) -> None:
         """Put timers to work. Raises StoreError if what is known of them cannot be read or written.
 
-        What is known of timers whose definition is *invalid* is kept for when that is mended. Closed before
+        What is known of timers whose definition is *invalid* is kept until that is repaired. Closed before
         all this is done, the timers stay off.
         """
         if self._timers is not None:

@@ -71,7 +71,7 @@ class Book(Generic[T]):
         """Make *tasks*, which the store now holds, the contents of the book.
 
         Runs may have ended while they were being written. What that changed is newer, except for those that
-        are *fresh*: new, or registered anew.
+        are *fresh*: new, or registered again.
         """
         before, self.entries = self.entries, {}
         for task in tasks:

@@ -39,7 +39,7 @@ class Journal(Generic[T]):
         return None if self._fault is None else self._resume_us
 
     def forget_faults(self) -> None:
-        """Begin anew with a store that has just been opened."""
+        """Start over with a store that has just been opened."""
         self._fault, self._pause_us = None, 0
 
     def shift(self, by_us: int) -> None:
@@ -77,7 +77,7 @@ class Journal(Generic[T]):
         changes = book.unsaved | {task.id: task for task in started}
         if not changes and self._fault is None:
             return True
-        # Runs end while we wait for the store: what they change is collected anew, and wins if this fails.
+        # Runs end while we wait for the store: what they change is collected again, and wins if this fails.
         ended, book.unsaved = book.unsaved, {}
         try:
             if self._fault is not None:

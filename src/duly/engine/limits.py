@@ -44,7 +44,7 @@ class NamedLimits:
         self.renew()
 
     def renew(self) -> None:
-        """Begin anew: nothing runs, and nobody waits."""
+        """Start over: nothing runs, and nobody waits."""
         self._room = dict(self.sizes)
         self._others = dict.fromkeys(self.sizes, 0)
         """How many runs other nodes have."""

@@ -46,7 +46,7 @@ class LocalBackend(Generic[T]):
         """Steps that are not yet accounted for, and the runs called since the first of them."""
 
     def renew(self) -> None:
-        """Begin a new life, perhaps on another event loop, with a store that is opened anew."""
+        """Begin a new life, perhaps on another event loop, with a store that is opened again."""
         self.writing = asyncio.Lock()
         self._since_step.clear()
         self._journal.forget_faults()

@@ -38,7 +38,7 @@ class LoopWatch:
         """Whether one callback blocks the loop for too long by now. Called several times a second."""
         at_us, task = self._steady(), asyncio.current_task(self._loop)
         if task is not self._blocking or not self._is_turn_awaited:
-            # Many short callbacks in a row block nothing for long: each new one counts afresh.
+            # Many short callbacks in a row block nothing for long: each new one starts over.
             self._blocking, self._blocking_since_us = task, at_us
         if not self._is_turn_awaited:
             self._is_turn_awaited = True

@@ -241,7 +241,7 @@ class Poller(Generic[T]):
         return [] if sleeper is None or not cancel(sleeper) else [sleeper]
 
     def _on_sleeper_done(self, sleeper: asyncio.Task[None]) -> None:
-        """Look at once, and sleep anew, if something else than this poller has cancelled its sleep."""
+        """Look at once, and sleep again, if something else than this poller has cancelled its sleep."""
         if sleeper is self._sleeper and sleeper.cancelled():
             self.wake()
 

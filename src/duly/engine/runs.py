@@ -1,7 +1,7 @@
 """Runs: callbacks in flight, each in an asyncio task of its own.
 
 Whatever a callback does ends here: it may raise anything, cancel itself, exit, return nonsense. A run knows
-which task it belongs to and whether that task was registered anew or removed since it began. Between its
+which task it belongs to and whether that task was registered again or removed since it began. Between its
 start being written and its callback being called it may yet be called off. It does not know the store; what
 an end means is for the poller to say.
 """

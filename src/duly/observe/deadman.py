@@ -30,7 +30,7 @@ Urls = Callable[[str], str | None]
 
 
 class PingError(Exception):
-    """A ping that did not reach anybody who was glad of it; says why, without the URL."""
+    """A ping that failed; says why, without the URL."""
 
 
 class DeadMan:

@@ -7,7 +7,7 @@ the group that the row's process led.
 A token of a run without a row is of a run whose row never came to the disk, perhaps because that was full. A
 token that this store has not made says nothing: any process can have any environment. A pid that was given
 again is never touched, and neither are we. What a living daemon still looks after is no leftover: then our
-store is a copy of that daemon's. Before each signal everything is looked up anew.
+store is a copy of that daemon's. Before each signal everything is looked up again.
 """
 
 import asyncio

@@ -120,7 +120,7 @@ def sweep(runs: WatchedRuns, spared: set[int]) -> set[int]:
     sessions = set()
     for pid in {stat.pid for stat in processes if not stat.is_dead} - killed:
         for entry in runs.expired.keys() & set(_file(pid, "environ").split(b"\0")):
-            # Looked up anew: one that was just forked was in the daemon's session a moment ago.
+            # Looked up again: one that was just forked was in the daemon's session a moment ago.
             for stat in _stat(pid):
                 if stat.session not in spared:
                     runs.found(entry)

@@ -106,7 +106,7 @@ def kept_name(path: str, why: str) -> str:
 
 def keep_log(path: str, kept: str) -> None:
     """Move the log of the store at *path* and its index to *kept*. No connection may have them open."""
-    # The log before its index: SQLite makes an index anew, but would replay a log that is left at its place.
+    # The log before its index: SQLite makes a new index, but would replay a log that is left at its place.
     for suffix in LOG_SUFFIXES:
         if os.path.lexists(path + suffix):
             Path(path + suffix).rename(kept + suffix)

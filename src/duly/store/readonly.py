@@ -81,7 +81,7 @@ class SideReader:
         self._version: object = None
 
     async def look(self, query: Callable[[apsw.Connection], T], version: object) -> T:
-        """What *query* finds. Another *version* than the last: the file is another, and is opened anew."""
+        """What *query* finds. Another *version* than the last: the file is another, and is opened again."""
         return await self._worker.do(partial(self._look, query, version))
 
     async def close(self) -> None:

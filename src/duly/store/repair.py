@@ -2,7 +2,7 @@
 
 The damaged file is kept, with its log, under another name. The new one takes its place in one step. Rows are
 read from both ends of each table, because a damaged page in the middle hides what comes after it. A row that
-is not sound is left out: its task or timer begins anew, which is what the report says.
+is not sound is left out: its task or timer starts over, which is what the report says.
 """
 
 import os
@@ -60,7 +60,7 @@ def _replace_file(file: Path, name: str, folder: Path) -> Repair:
         salvaged = _salvage(damaged, new)
     if not any(each.rows for each in salvaged):
         raise StoreError(
-            store=name, reason="holds nothing that can be read; move it away, and the tasks begin anew"
+            store=name, reason="holds nothing that can be read; move it away, and the tasks start over"
         )
     kept = kept_name(str(file), "damaged")
     try:

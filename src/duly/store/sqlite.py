@@ -1,14 +1,14 @@
 """A store in one SQLite file: WAL, `synchronous=FULL`, one writer thread.
 
 Every write is one transaction. What runs changed is one statement, whatever the number of tasks. A
-connection that failed is closed and opened anew for the next write. So a fault that passes needs no restart:
+connection that failed is closed and opened again for the next write. So a fault that passes needs no restart:
 a full disk, a lock, a network mount that was pulled. The file is never written before it is known to be ours
 and not newer.
 
 Other programs do things to the files of a store in use: restore a backup, delete the log, fill it with
 zeros. That is looked for before each write (`files.change_between`) and, frame by frame, before the log is
 copied into the database (`files.sound_frames`). What is found is a StoreError, and the scheduler above then
-writes all its tasks anew. Before that:
+writes all its tasks again. Before that:
 
 - The file is gone, is another one, or was written in place: our log is kept aside. What is there now is used
   only if it is empty, or an intact store of the same scheduler.
@@ -318,10 +318,10 @@ class SQLiteStore:
             raise StoreError(store=self.name, reason=str(change))
         if change is FileChange.LOG_REMOVED:
             kept = self._with_store_errors(self._put_foreign_log_aside)
-            what_next = f"{kept}it is made anew"
+            what_next = f"{kept}it is made again"
         elif change is FileChange.LOG_DAMAGED:
             kept = self._with_store_errors(self._put_damage_aside)
-            what_next = f"both are kept as {kept}, and what is known is written anew"
+            what_next = f"both are kept as {kept}, and what is known is written again"
         else:
             what_next = self._with_store_errors(partial(self._leave_file, self._files.log))
         raise StoreError(store=self.name, reason=f"{change}; {what_next}")
@@ -366,11 +366,11 @@ class SQLiteStore:
             kept_log = f"its log is kept as {Path(kept).name}-wal; "
         newest_us = self._replacement_age_us()
         if newest_us is None:
-            return f"{kept_log}there is nothing in its place, and what is known is written anew"
+            return f"{kept_log}there is nothing in its place, and what is known is written again"
         at = datetime_at(newest_us, UTC).isoformat(timespec="seconds")
         return (
             f"{kept_log}an older copy of it is in its place, in which the last run began at {at}: "
-            "what is known is written anew, and the history since then is lost"
+            "what is known is written again, and the history since then is lost"
         )
 
     def _lock_anew(self) -> None:
@@ -440,7 +440,7 @@ class SQLiteStore:
     def _checkpoint_soon(self) -> None:
         # Each try reads the whole log. One that a reader prevents is not repeated with every write.
         if self._wal_pages < self._tried_pages:
-            self._tried_pages = 0  # the log has begun anew
+            self._tried_pages = 0  # the log has started over
         if self._wal_pages - self._tried_pages > _CHECKPOINT_PAGES:
             self._tried_pages = self._wal_pages
             self._worker.post(self._checkpoint)
@@ -451,7 +451,7 @@ class SQLiteStore:
                 # If it cannot be done now (a reader, a full disk) the log grows until the next try.
                 # PASSIVE waits for no reader and keeps no writer waiting.
                 self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                # Noted anew: the checkpoint has just written the database file.
+                # Noted again: the checkpoint has just written the database file.
                 self._files = files_at(str(self._path))
 
     def _close(self) -> None:

@@ -1,8 +1,8 @@
 """What the store knows of timers, as a list of them is taken up; and what of it is kept for later.
 
 Two kinds of rows are not put to work. One cannot be read: it is left as it is, and its timer does not run.
-The other belongs to a timer whose definition is invalid for now: it is kept aside until that is mended. Then
-its slots are owed as after any other time of rest; a start-up trigger that came meanwhile is not.
+The other belongs to a timer whose definition is invalid for now: it is kept until that is repaired. Then its
+slots are owed as after any other time of rest; a start-up trigger that came meanwhile is not.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

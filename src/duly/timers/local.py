@@ -95,7 +95,7 @@ class LocalTimers:
     ) -> TimerReconciliation:
         """Take up *definitions*, and what the store knows of them.
 
-        What it knows of timers whose definition is *invalid* is kept for when that is mended.
+        What it knows of timers whose definition is *invalid* is kept until that is repaired.
         *started_up_us* and *is_start_up* are as `ReconciliationContext` has them.
         A `stop` that comes before this is done holds: nothing begins.
         """

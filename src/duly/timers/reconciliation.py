@@ -149,7 +149,7 @@ def with_startup(timer: TimerState, context: ReconciliationContext, *, has_fired
 
 
 def emit_outcome(announcer: Announcer, outcome: TimerReconciliation) -> None:
-    """Tell which timers were added, changed, mended and removed, and which do not run."""
+    """Emit which timers were added, changed, repaired and removed, and which do not run."""
     announce = announcer.announce
     for timer in outcome.added:
         announce("TimerAdded", timer=timer.name, target=timer.target)

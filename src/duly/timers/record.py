@@ -2,7 +2,7 @@
 
 A record is the plain values of `COLUMNS`, in order. Reading trusts nothing: a row may be damaged or edited by
 hand. One that cannot be read is an error with the timer's name; it is left as it is, and never written over.
-What is not in a record (deadlines, retries) is worked out anew (spec/timers.md 6.2).
+What is not in a record (deadlines, retries) is worked out again (spec/timers.md 6.2).
 """
 
 from collections.abc import Sequence

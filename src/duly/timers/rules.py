@@ -217,7 +217,7 @@ class TimerRules:
         return changes.released(timer)
 
     def redefined(self, timer: TimerState, like: TimerState) -> TimerState:  # noqa: ARG002
-        """The timer itself: with another definition it is registered anew."""
+        """The timer itself: with another definition it is registered again."""
         return timer
 
     def timeout_us(self, timer: TimerState) -> int | None:  # noqa: ARG002

@@ -28,7 +28,7 @@ class TimerState(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     definition: Timer
     text: str
-    """The definition as it was when the timer was last declared anew: another text is another timer."""
+    """The definition as it was when the timer was last declared again: another text is another timer."""
     calendars: Calendars = ()
     order: int = 0
     """Its place in the configuration: timers due together fire in this order."""
@@ -184,7 +184,7 @@ def with_miss(timer: TimerState, at_us: Instant, reason: str) -> TimerState:
 
 def missed(timer: TimerState, at_us: Instant, reason: str, now_us: Instant) -> TimerState:
     """The timer after a due at *at_us* that is not answered by a run, and will not be."""
-    # An interval that was due counts anew from here; else the same miss would be found at every look.
+    # An interval that was due counts again from here; else the same miss would be found at every look.
     is_interval_due = interval_us(timer) <= now_us
     return _replace(
         with_miss(answered(timer, now_us), at_us, reason),
@@ -320,7 +320,7 @@ def stepped(timer: TimerState, before_us: Instant, after_us: Instant) -> TimerSt
 
     A length of time stays one: deadlines move along. Slots are civil time and do not: those jumped over are
     due, those that come a second time after a small step back were answered. After a large one they count
-    afresh.
+    again.
     """
     by_us = after_us - before_us
     timer = _moved_by(timer, by_us)

@@ -28,7 +28,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _DAY = timedelta(days=1)
 _MINUTE_US, _DAY_US = 60_000_000, 86_400_000_000
 _NEAR_US = _DAY_US // 24
-"""A search goes on from where it is to what lies so near, and is begun anew for what lies farther."""
+"""A search goes on from where it is to what lies so near, and is started over for what lies farther."""
 _MOST_KEPT = 4096
 _BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
 _LONGEST_MONTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
@@ -404,7 +404,7 @@ class Slots:
         self._excluded = frozenset(declared.exclude)
 
     def unanchor(self, now_us: int) -> None:
-        """Hear that the clock was set back, far enough to count anew what was registered later."""
+        """Hear that the clock was set back, far enough to count again what was registered later."""
         if self._anchor_us is not None and self._anchor_us >= now_us:
             self._anchor_us = None
 

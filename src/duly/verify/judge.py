@@ -69,7 +69,7 @@ class Judge:
         self._was_active = False
         """Whether it is active, or was and only a stop not yet over has ended that."""
         self._reopened_us = LONG_AGO_US
-        """When all deadlines last opened anew: a list, a step of the clock."""
+        """When all deadlines last opened again: a list, a step of the clock."""
         self.present_bound_us = self._delta_us
         self._deadlines = Deadlines()
         self._unknowns = Unknowns(self.zone, micros(header.persist_window_ms))
@@ -182,7 +182,7 @@ class Judge:
             self.objections.fault(item.line, f"the clock is stepped from {before} when it is {now} already")
             # The trace is at fault. Go on from what is known: time must not go back here.
             before_us = self._now_us
-        # What was due before the step is missed by the old time; the rest opens anew in the new time.
+        # What was due before the step is missed by the old time; the rest opens again in the new time.
         self._reach(Position(item.line, before_us, step))
         if after_us < before_us:
             self._set_back(before_us, after_us)
@@ -516,7 +516,7 @@ class Judge:
         self._deadlines.add(task, onset_us, self.present_bound_us, tasks=len(self.tasks))
 
     def _renew_deadlines(self) -> None:
-        """Let all deadlines of L1 open anew, or fall away."""
+        """Let all deadlines of L1 open again, or fall away."""
         self._deadlines.clear()
         if self.is_active:
             for task in self.tasks.values():

@@ -31,7 +31,7 @@ class _Start:
     dues: int
     """How many of the task's starts had, by then, a due between them and the start before."""
     renewals: int
-    """How often its task had been registered afresh by then."""
+    """How often its task had been registered again by then."""
     ended_us: int = 0
     lost_at: int = NEVER_US
     """The position from which on its end may be forgotten."""
@@ -45,14 +45,14 @@ class _Past:
     success: _Start | None = None
     """The latest start whose run succeeded."""
     excused: bool = False
-    """Whether since the latest start it was registered afresh, failed, or a crash came."""
+    """Whether since the latest start it was registered again, failed, or a crash came."""
     dues: int = 0
     renewals: int = 0
     had_us: int = LONG_AGO_US
     """Up to when no minute counts, because the clock was set back a little from there."""
 
     def renew(self) -> None:
-        """The task was registered afresh, or no more."""
+        """The task was registered again, or no more."""
         self.excused = True
         self.renewals += 1
         self.had_us = LONG_AGO_US  # it has not had the minutes that a step back repeats

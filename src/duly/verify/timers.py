@@ -38,7 +38,7 @@ TIMER_PROPERTIES: Mapping[str, str] = {
 _RECALLED = "TimerRecalled"
 """A timer is at work again, and goes on from what the store says of it."""
 CHANGES = frozenset({"TimerAdded", "TimerOverridden", _RECALLED})
-"""Events of timers that are new, or count anew from now, or are back."""
+"""Events of timers that are new, or count again from now, or are back."""
 _SECOND_US = 1_000_000
 _ANSWERED_WITHIN_US = 60 * _SECOND_US
 _TELLING_US = 60 * _SECOND_US
@@ -590,7 +590,7 @@ def _answered_before(declared: ZonedTimer, now_us: int) -> int:
     """Up to where nothing is asked of a timer that is put to work now.
 
     After a small step back this lies in the future, if an earlier session answered slots up to there: such a
-    minute does not come again. If it lies further ahead it counts for nothing, because slots count afresh.
+    minute does not come again. If it lies further ahead it counts for nothing, because slots start over.
     """
     answered_us = declared.timer.answered_us
     if answered_us is None or answered_us > now_us + _STEP_BACK_US:

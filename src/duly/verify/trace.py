@@ -416,7 +416,7 @@ class Trace:
         return Fault(number, f"this {name} cannot be read: {error}")
 
     def _next_part(self, number: int, line: bytes) -> Fault | None:
-        """A header in the middle: of a rotated file, or of a recording that begins anew."""
+        """A header in the middle: of a rotated file, or of a recording that starts over."""
         try:
             header = header_of(number, line)
         except TraceError as error:

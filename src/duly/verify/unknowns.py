@@ -82,7 +82,7 @@ class Unknowns:
     ) -> None:
         """A crash inside `initialize`: nobody knows whether its list took effect, nor when.
 
-        *is_restart*: the first of *inits* was to open the store anew.
+        *is_restart*: the first of *inits* was to open the store again.
         """
         for task in tasks if inits else ():
             afresh = listed_afresh(task, inits[0], crash_us) if is_restart else ()
@@ -214,7 +214,7 @@ def _slack_us(init: Init, end_us: int) -> int:
 
 
 def listed_afresh(task: TraceTask, init: Init, end_us: int) -> Worlds:
-    """The worlds in which a list that opened the store anew took it for one from far ahead of the clock.
+    """The worlds in which a list that opened the store again took it for one from far ahead of the clock.
 
     It did so when it was called: no later instant adds anything, unless the clock was set back meanwhile.
     """

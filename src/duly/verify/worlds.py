@@ -160,7 +160,7 @@ class World(msgspec.Struct, frozen=True, gc=False):
             anchor_us=self.anchor_us,
             slack_us=self.slack_us,
         )
-        # Only a start for the retry alone counts as another attempt. A due begins anew with the first.
+        # Only a start for the retry alone counts as another attempt. A due starts over with the first.
         if self.retry_us > at_us or not config.is_counting_retries:
             return (after,)
         if self.interrupted or self.requested or self.stands:

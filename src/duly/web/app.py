@@ -82,7 +82,7 @@ def _probes(site: Site) -> list[BaseRoute]:
     async def metrics(request: Request) -> Response:
         exposition = site.observed.metrics
         if exposition is None:
-            message = "the numbers are not kept; install duly[metrics] and start the daemon anew"
+            message = "the numbers are not kept; install duly[metrics] and restart the daemon"
             return json_response(error_body(NOT_FOUND, message), 404)
         accept = request.headers.get("accept", "")
         now_s = time.time()  # noqa: TID251 (the numbers are those of now)

@@ -159,13 +159,13 @@ class Guard:
         if is_by_token and role in {"operator", "viewer"}:
             return None
         if session is None:
-            return HttpRefusal(403, "session_over", "there is no session, or it is over; load the page anew")
+            return HttpRefusal(403, "session_over", "there is no session, or it is over; load the page again")
         given = incoming.headers.get(CSRF_HEADER)
         if given is None:
             given = form_in(body).get(CSRF_FIELD, "") if security.is_form(incoming) else ""
         if not self._authenticator.is_csrf(session, given):
             return HttpRefusal(
-                403, "session_token", "the session token is missing or wrong; load the page anew"
+                403, "session_token", "the session token is missing or wrong; load the page again"
             )
         return None
 

@@ -2,7 +2,7 @@
 
 All streams read the one ring, each from its own place: a reader costs a number, not a queue. One that falls
 out of the ring gets "reset": it must load everything again. A burst is sent in one piece when it is over, or
-has lasted for a while: pages that are made anew in the middle of it would hold up what is to start. Pages get
+has lasted for a while: pages made again in the middle of it would hold up what is to start. Pages get
 only the number of events. Of an event only the fields in `_SHOWN` are sent: no output, no environment.
 """
 

@@ -199,7 +199,7 @@ class Pages:
         return kept[2]
 
     def _forget(self) -> None:
-        """Something was just changed: look at everything anew."""
+        """Something was just changed: look at everything again."""
         self._picture = None
         self._renderer.forget()
 

@@ -76,7 +76,7 @@ class Content(NamedTuple):
 
 
 def _pause_s(content: Content) -> float:
-    """How long a page is shown before it is made anew: making it takes a hundredth of all time, at most."""
+    """How long a page is shown before it is made again: making it takes a hundredth of all time, at most."""
     return min(_SHARE * content.took_s, _LONGEST_PAUSE_S)
 
 
@@ -214,7 +214,7 @@ class Renderer:
         return who.may_act and not self._site.is_read_only
 
     def forget(self) -> None:
-        """Something was just changed: make every page anew."""
+        """Something was just changed: make every page again."""
         self._kept.clear()
 
     async def page(self, request: Request, gather: Gathering) -> Response:

@@ -262,7 +262,7 @@ def is_form(incoming: IncomingRequest) -> bool:
 
 
 def is_lost_link(incoming: IncomingRequest) -> bool:
-    """Whether another site's link led here: the browser keeps our cookie back until it is asked anew."""
+    """Whether another site's link led here: the browser keeps our cookie back until it is asked again."""
     return incoming.is_page and not incoming.is_api and incoming.headers.get("sec-fetch-site") == "cross-site"
 
 

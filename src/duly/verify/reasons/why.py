@@ -111,7 +111,7 @@ class _Explainer:
         return self._with_runs(self._no_due(minute_us))
 
     def dues(self, until_us: int, count: int) -> list[Answer]:
-        """The answers for the latest dues. One that came again, after the clock was set back, counts anew."""
+        """The answers for the latest dues. One that came again after the clock was set back counts twice."""
         answers: list[Answer] = []
         for arrivals in reversed(self._chronicle.arrivals):
             to_us, left = min(arrivals.to_us, until_us), count - len(answers)

@@ -76,7 +76,7 @@ async function refresh() {
     pace_ms = Math.max(PACE_MS, 1000 * Number(answer.headers.get("x-duly-pace") ?? 0));
     if (answer.headers.has("x-duly-again")) is_wanted = true;
     if (answer.status !== 304 && !answer.headers.get("etag")) {
-      say_old("This page could not be made anew. What you see is as it was.");
+      say_old("This page could not be made again. What you see is as it was.");
       return;
     }
     if (answer.status !== 304) {
@@ -214,7 +214,7 @@ function listen() {
     if (stream.readyState === EventSource.CLOSED) {
       stream.close();
       setTimeout(listen, 2000 + Math.random() * 1000);
-      refresh_soon(); // Somebody may have to log in anew, which the answer to this says.
+      refresh_soon(); // Somebody may have to log in again, which the answer to this says.
     }
   });
 }
