@@ -67,10 +67,10 @@ def test_signals_and_the_next_life(tmp_path: Path) -> None:
         assert until(first, "quick") == "quick", "a function that blocks its thread keeps no other waiting"
         first.send_signal(signal.SIGINT)
         assert first.stderr is not None
-        told = first.stderr.readline()
-        assert "waiting for" in told
-        assert "slow" in told
-        assert "Ctrl-C again" in told
+        seen = first.stderr.readline()
+        assert "waiting for" in seen
+        assert "slow" in seen
+        assert "Ctrl-C again" in seen
         say(first)
         until(first, "slow ends")
         assert first.wait(60) == 0

@@ -137,9 +137,9 @@ def test_blocked_loop(postgres_url: str, tmp_path: Path) -> None:
             world.until_started(name).node.until(f"end {name} .* ok")
         world.until_all_started(*LONG)
         world.until(lambda: world.events("LoopBlocked"), "the block is told")
-        told = {facts["taskName"]: facts["seconds"] for _, _, facts in world.events("LoopBlocked")}
-        assert set(told) <= set(blocking)
-        assert max(told.values()) > 5
+        emitted = {facts["taskName"]: facts["seconds"] for _, _, facts in world.events("LoopBlocked")}
+        assert set(emitted) <= set(blocking)
+        assert max(emitted.values()) > 5
         for name in blocking:
             runs = world.runs(name)
             assert len(runs) == len({run.run_id for run in runs})

@@ -31,9 +31,9 @@ def post_office(path: Path) -> Iterator[socket.socket]:
 def letter(office: socket.socket) -> dict[str, str]:
     """The next message but for those that only say it lives."""
     while True:
-        told = dict(line.split("=", 1) for line in office.recv(4096).decode().splitlines())
-        if told != {"WATCHDOG": "1"}:
-            return told
+        emitted = dict(line.split("=", 1) for line in office.recv(4096).decode().splitlines())
+        if emitted != {"WATCHDOG": "1"}:
+            return emitted
 
 
 def test_systemd_is_told(tmp_path: Path) -> None:
@@ -237,8 +237,10 @@ def test_full_disk_holds_timers_up_and_nothing_else(tmp_path: Path) -> None:
         assert [run["id"] for run in runs if run["running"]] == []
         assert {run["service"] for run in runs} == {"web", "tick", "free"}
         written = {run["id"] for run in runs}
-        told = {int(line.split("runId=")[1].split()[0]) for line in daemon.log.matching("ServiceRunStarted")}
-        assert told <= written
+        emitted = {
+            int(line.split("runId=")[1].split()[0]) for line in daemon.log.matching("ServiceRunStarted")
+        }
+        assert emitted <= written
 
 
 def test_full_disk_at_the_end_does_not_keep_it_from_ending(tmp_path: Path) -> None:

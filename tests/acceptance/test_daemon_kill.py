@@ -61,21 +61,21 @@ def run_log(home: Home) -> list[Entry]:
     return [Entry(word, name, int(marker.rpartition(":")[2])) for word, name, marker in map(str.split, lines)]
 
 
-def check(home: Home, told: str) -> None:
+def check(home: Home, seen: str) -> None:
     """The history agrees with the log, and nothing ran twice at once."""
     entries = run_log(home)
-    assert [entry for entry in entries if entry.word == "TWICE"] == [], told
+    assert [entry for entry in entries if entry.word == "TWICE"] == [], seen
     runs = {run["id"]: run for run in all_runs(home)}
-    assert [run for run in runs.values() if run["running"]] == [], told
+    assert [run for run in runs.values() if run["running"]] == [], seen
     began = Counter((entry.job, entry.run) for entry in entries if entry.word == "S")
-    assert set(began.values()) == {1}, told
+    assert set(began.values()) == {1}, seen
     ended = {entry.run for entry in entries if entry.word == "E"}
     for name, run_id in began:
-        assert runs[run_id]["service"] == name, told
+        assert runs[run_id]["service"] == name, seen
         result = runs[run_id]["result"]
-        assert result == "interrupted" if run_id not in ended else result in {"success", "interrupted"}, told
+        assert result == "interrupted" if run_id not in ended else result in {"success", "interrupted"}, seen
     silent = [run["result"] for run in runs.values() if (run["service"], run["id"]) not in began]
-    assert set(silent) <= {"interrupted"}, told  # ended before it could write
+    assert set(silent) <= {"interrupted"}, seen  # ended before it could write
 
 
 def all_runs(home: Home) -> list[dict[str, object]]:
@@ -95,13 +95,13 @@ def test_kill_at_any_point(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     home = Home(tmp_path, CONFIG)
     for life in range(6):
-        told = f"seed {seed}, life {life}"
+        seen = f"seed {seed}, life {life}"
         with home.running(is_awaited=False) as daemon:
             if life:
                 daemon.log.until("SupervisorStarted")
                 words = [line.split()[3] for line in daemon.log.lines]
                 first = words.index("ServiceRunStarted")
-                assert "LeftoverFound" not in words[first:], told
+                assert "LeftoverFound" not in words[first:], seen
             daemon.out.until("began", count=chance.randrange(1, 25))
             killed(daemon)
     with home.running() as daemon:
@@ -152,8 +152,8 @@ def test_missed_slots_are_caught_up_once(tmp_path: Path) -> None:
         daemon.ended()
         assert daemon.log.matching("TimerFired") == []
     check(home, "")
-    told = [(run["reason"], run["result"]) for run in reversed(all_runs(home))]
-    assert told == [("catch-up", "interrupted"), ("catch-up", "success")]
+    seen = [(run["reason"], run["result"]) for run in reversed(all_runs(home))]
+    assert seen == [("catch-up", "interrupted"), ("catch-up", "success")]
 
 
 def killed(daemon: Running) -> None:

@@ -30,8 +30,8 @@ def test_failures_are_warnings(tmp_path: Path) -> None:
         assert home.duly("stop", "web").returncode == 0
         [stopped] = daemon.log.until("ServiceRunEnded service=web")
         assert " INFO " in stopped
-        told = [*daemon.log.matching("duration="), *daemon.ended()]
-        durations = [line.partition("duration=")[2].split()[0] for line in told if "duration=" in line]
+        seen = [*daemon.log.matching("duration="), *daemon.ended()]
+        durations = [line.partition("duration=")[2].split()[0] for line in seen if "duration=" in line]
         assert len(durations) > 5
         assert [each for each in durations if not each.endswith(("ms", "s", "m", "h"))] == []
 

@@ -147,8 +147,8 @@ def test_a_copied_store_kills_nobody(tmp_path: Path) -> None:
         ups += first.out.until("late . up")
         pids = [int(line.rpartition(" ")[2]) for line in ups]
         with other.running() as second:
-            told = second.log.until("LeftoverFound service=web .*isAlive=True")
-            assert f"daemon={first.pid}" in told[0]
+            seen = second.log.until("LeftoverFound service=web .*isAlive=True")
+            assert f"daemon={first.pid}" in seen[0]
             assert all(map(is_alive, pids))
             states = {each["id"]: each for each in other.asked("services")["services"]}
             assert (states["web"]["state"], states["clean"]["state"]) == ("skipped", "skipped")

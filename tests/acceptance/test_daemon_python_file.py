@@ -36,6 +36,6 @@ def test_a_file_cannot_end_the_daemon(tmp_path: Path, text: str, said: str) -> N
         home.write(text)
         daemon.send(signal.SIGHUP)
         daemon.log.until(f"ConfigurationRefused .*{said}")
-        told = home.duly("services", "--json", "--socket", str(tmp_path / "duly.sock"), config=False)
-        assert '"running"' in told.stdout
+        seen = home.duly("services", "--json", "--socket", str(tmp_path / "duly.sock"), config=False)
+        assert '"running"' in seen.stdout
         daemon.ended()

@@ -196,7 +196,7 @@ def test_a_terminal_is_drawn_in_place(tmp_path: Path) -> None:
 
 def test_a_host_without_a_zone_gets_utc(tmp_path: Path) -> None:
     """A host whose zone cannot be found out shows the demo in UTC."""
-    told = subprocess.run(
+    emitted = subprocess.run(
         [*PROGRAM, "--store", str(tmp_path / "demo.db"), "--for", "0", *HURRIED],
         cwd=ROOT,
         env={**os.environ, "TZ": "No/Where"},
@@ -205,8 +205,8 @@ def test_a_host_without_a_zone_gets_utc(tmp_path: Path) -> None:
         timeout=PATIENCE_S,
         check=True,
     )
-    assert ", zone UTC, " in told.stdout
-    assert told.stderr == ""
+    assert ", zone UTC, " in emitted.stdout
+    assert emitted.stderr == ""
 
 
 def _all_of(controller: int) -> str:

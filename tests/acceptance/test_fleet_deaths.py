@@ -88,9 +88,9 @@ def test_freeze(fleet: Fleet) -> None:
     lines = a.said("", after=before)
     first = next(n for n, line in enumerate(lines) if "NodeReturned" in line)
     # What it started right before it froze may be told only now; but nothing of that begins now.
-    told = [re.search(r"ServiceRunStarted .*pid=(\d+)", line) for line in lines[:first]]
+    seen = [re.search(r"ServiceRunStarted .*pid=(\d+)", line) for line in lines[:first]]
     begun = {run.pid for run in fleet.begins(on=[a], after=woken)}
-    assert not {int(said[1]) for said in told if said} & begun
+    assert not {int(said[1]) for said in seen if said} & begun
     assert [line for line in lines[:first] if "TrustLost" in line]
     fleet.until_alive(a, b)
     fleet.until_busy(a, after=woken)
@@ -195,9 +195,9 @@ def test_traces_of_a_killed_daemon(pgbouncer_url: str, postgres_url: str, tmp_pa
 
         # Another machine says that it has started the same.
         names = {"TimerFired", "ServiceRunStarted"}
-        told = [line for line in lines_of(tmp_path / "a-0.jsonl") if line.get("name") in names]
+        seen = [line for line in lines_of(tmp_path / "a-0.jsonl") if line.get("name") in names]
         header, *other = lines_of(tmp_path / "b-0.jsonl")
-        copied = [line | {"proc": other[0]["proc"]} for line in told if line["fields"]["timer"] == "long"]
+        copied = [line | {"proc": other[0]["proc"]} for line in seen if line["fields"]["timer"] == "long"]
         assert len(copied) == 2
         tampered = sorted([*other, *copied], key=lambda line: line["t"])
         lines = [json.dumps(line) + "\n" for line in (header, *tampered)]

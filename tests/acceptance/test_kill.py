@@ -106,11 +106,11 @@ def test_kill_at_any_point_loses_and_doubles_nothing(tmp_path: Path, seed: int) 
     for name in {name for _, name, _ in starts}:
         ran = [(generation, minute) for generation, who, minute in starts if who == name]
         minutes = [minute for _, minute in ran]
-        told = f"seed {seed}, {name}"
-        assert set(range(minutes[0], minutes[-1])) <= set(minutes), f"{told}: a minute was lost"
-        assert len(ran) == len(set(ran)), f"{told}: a minute was run twice by one process"
+        seen = f"seed {seed}, {name}"
+        assert set(range(minutes[0], minutes[-1])) <= set(minutes), f"{seen}: a minute was lost"
+        assert len(ran) == len(set(ran)), f"{seen}: a minute was run twice by one process"
         again = [(generation, minute) for n, (generation, minute) in enumerate(ran) if minute in minutes[:n]]
-        assert all(began[generation] == minute for generation, minute in again), f"{told}: {again}"
+        assert all(began[generation] == minute for generation, minute in again), f"{seen}: {again}"
     with Path(f"{store}.jsonl").open("rb") as trace:
         outcome = judged(trace)
     assert (outcome.violations, outcome.faults) == ([], []), f"seed {seed}"

@@ -90,8 +90,8 @@ def test_failure_and_recovery(tmp_path: Path, receiver: Receiver) -> None:
         tmp_path, ON + notify(webhook=receiver.url) + oneshot("job", job) + timer("job", "job", **SOON)
     )
     with home.running() as daemon:
-        told = receiver.next_json()
-        assert {key: told[key] for key in ("notify", "event", "jobs", "text", "output", "host")} == {
+        seen = receiver.next_json()
+        assert {key: seen[key] for key in ("notify", "event", "jobs", "text", "output", "host")} == {
             "notify": "ops",
             "event": "failure",
             "jobs": ["job"],
@@ -99,13 +99,13 @@ def test_failure_and_recovery(tmp_path: Path, receiver: Receiver) -> None:
             "output": "no space left\n",
             "host": socket.gethostname(),
         }
-        assert home.asked("logs", "--run", str(told["run"]))["output"] == "no space left\n"
+        assert home.asked("logs", "--run", str(seen["run"]))["output"] == "no space left\n"
         home.duly("trigger", "job", "--wait")
         (tmp_path / "mended").touch()
         home.duly("trigger", "job", "--wait")
-        told = receiver.next_json()
-        assert told["event"] == "recovery"
-        assert told["text"].startswith("service job is well again, after ")
+        seen = receiver.next_json()
+        assert seen["event"] == "recovery"
+        assert seen["text"].startswith("service job is well again, after ")
         daemon.log.until(r" NotificationSent .*about=recovery")
         said = "\n".join(daemon.ended())
     assert receiver.is_empty()
@@ -140,9 +140,9 @@ def test_a_receiver_that_hangs(tmp_path: Path, receiver: Receiver) -> None:
         with home.running() as daemon:
             connection, _ = deaf.accept()  # it is being told, and waits for an answer
             with connection:
-                told = len(daemon.out.lines)
+                seen = len(daemon.out.lines)
                 assert receiver.next_json()["event"] == "failure"
-                daemon.out.until(r"tick$", count=5, after=told)
+                daemon.out.until(r"tick$", count=5, after=seen)
                 daemon.ended()
 
 
@@ -174,10 +174,10 @@ def test_many_that_fail_together(tmp_path: Path, receiver: Receiver) -> None:
     )
     home = Home(tmp_path, ON + notify(webhook=receiver.url, jobs=["etl-*"]) + jobs)
     with home.running() as daemon:
-        told = receiver.next_json()
-        assert told["event"] == "digest"
-        assert sorted(told["jobs"]) == [f"etl-{number}" for number in range(8)]
-        assert told["text"].startswith("8 messages about 8 jobs:\n- service etl-")
+        seen = receiver.next_json()
+        assert seen["event"] == "digest"
+        assert sorted(seen["jobs"]) == [f"etl-{number}" for number in range(8)]
+        assert seen["text"].startswith("8 messages about 8 jobs:\n- service etl-")
         daemon.ended()
     assert receiver.is_empty()
 
@@ -197,9 +197,9 @@ def test_several_in_a_row_and_silence(tmp_path: Path, receiver: Receiver) -> Non
         assert " failed 3 of 3 since " in receiver.next_json()["text"]
         daemon.ended()
     with home.running() as daemon:
-        told = receiver.next_json()
-        assert (told["notify"], told["event"]) == ("quiet", "silence")
-        assert told["text"].startswith("service job has not succeeded for ")
+        seen = receiver.next_json()
+        assert (seen["notify"], seen["event"]) == ("quiet", "silence")
+        assert seen["text"].startswith("service job has not succeeded for ")
         daemon.ended()
 
 
@@ -214,9 +214,9 @@ def test_missed(tmp_path: Path, receiver: Receiver) -> None:
         + timer("second", "job", on_startup_sec=0.5),
     )
     with home.running() as daemon:
-        told = receiver.next_json()
-        assert (told["event"], told["jobs"]) == ("missed", ["job"])
-        assert told["text"] == "timer second missed a slot: its target was still active, or its lock held"
+        seen = receiver.next_json()
+        assert (seen["event"], seen["jobs"]) == ("missed", ["job"])
+        assert seen["text"] == "timer second missed a slot: its target was still active, or its lock held"
         home.duly("stop", "job")
         daemon.ended()
 

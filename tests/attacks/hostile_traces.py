@@ -157,15 +157,15 @@ def _single(random: Random, seed: int) -> list[list[Line]]:
 
 def _with_losses(random: Random, lines: list[Line]) -> list[Line]:
     """The trace with some dues that its scheduler says it did not run."""
-    told = list(lines)
+    seen = list(lines)
     for _ in range(random.randint(1, 3)):
-        at = random.randrange(1, len(told) + 1)
-        t = told[at - 1].get("t", 0)
+        at = random.randrange(1, len(seen) + 1)
+        t = seen[at - 1].get("t", 0)
         lost: Line = {"ev": "Missed", "t": t, "id": random.choice("abc"), "due": t // 60_000 * 60_000}
         if random.random() < 0.4:
             lost["run"] = random.randint(1, 5)
-        told.insert(at, lost)
-    return told
+        seen.insert(at, lost)
+    return seen
 
 
 def _cluster(random: Random, seed: int) -> list[list[Line]]:

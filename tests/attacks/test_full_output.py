@@ -129,8 +129,8 @@ def test_a_daemon_on_a_full_disk_speaks_again(tmp_path: Path) -> None:
         client.ask("reload")
         until(lambda: "ConfigurationReloaded" in log.read_text().rpartition("dropped:")[2])
         shown = out.read_bytes()
-        [told] = re.findall(rb"\nduly: (\d+) output lines dropped: the disk behind stdout is full\n", shown)
-        assert shown.count(LINE) + int(told) == 1_000
+        [seen] = re.findall(rb"\nduly: (\d+) output lines dropped: the disk behind stdout is full\n", shown)
+        assert shown.count(LINE) + int(seen) == 1_000
         assert re.search(
             r"\nduly: \d+ output lines? dropped: the disk behind stderr is full\n", log.read_text()
         )

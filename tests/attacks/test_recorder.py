@@ -150,8 +150,8 @@ async def test_full_disk_leaves_a_gap_and_blames_nobody(small_disk: Path) -> Non
     for options in ((), ("--targets",), ("--html", str(small_disk / "page.html"))):
         code, said = verified(world.path, options=options)
         assert (code, " violated  " in said) == (2, False)
-        told = f"inconclusive: nothing was recorded from {begin.isoformat(sep=' ')[:16]}"
-        assert told in said
+        seen = f"inconclusive: nothing was recorded from {begin.isoformat(sep=' ')[:16]}"
+        assert seen in said
         assert "to the end" not in said
     recovered = next(event for event in world.events if event.name == "RecorderRecovered")
     assert [recovered.fields["from"], recovered.fields["to"]] == [begin.isoformat(), end.isoformat()]
@@ -449,14 +449,14 @@ async def test_call_that_is_closed_stops_the_recorder_and_says_so(tmp_path: Path
 
 def test_monitor_that_fails_says_so() -> None:
     """A monitor that cannot go on reports it once, and nothing holds any more."""
-    told: list[Event] = []
-    monitor = Monitor([told.append])
+    seen: list[Event] = []
+    monitor = Monitor([seen.append])
     recorder = Recorder(None, monitor=monitor, store="fresh", clock=VirtualClock(NOON), timezone=UTC)
     recorder.wrap(Scheduler(MemoryStore(), clock=VirtualClock(NOON), timezone=UTC))
     monitor.begin(recorder.header)
     for _ in range(3):
         monitor(RunStart(t=1.0, id=["not a name"]))  # type: ignore[arg-type]
-    assert [event.name for event in told] == ["MonitorFault"]
+    assert [event.name for event in seen] == ["MonitorFault"]
     assert monitor.outcome.overall is Verdict.INCONCLUSIVE
 
 

@@ -103,10 +103,10 @@ async def opened(kind: str, folder: Path) -> None:
 
 def check_error(error: SchedulerError, path: Path) -> None:
     """An error about damage names the file and what to do; one about content names the table as well."""
-    told = "".join(traceback.format_exception(error))
-    assert str(path) in told, told
-    assert any(remedy in told for remedy in ("duly store repair", "choose another path", "Upgrade duly")), (
-        told
+    seen = "".join(traceback.format_exception(error))
+    assert str(path) in seen, seen
+    assert any(remedy in seen for remedy in ("duly store repair", "choose another path", "Upgrade duly")), (
+        seen
     )
     cause = error.details.get("cause", error)
     if isinstance(cause, StoreDamagedError):
@@ -218,9 +218,9 @@ async def test_daemon_with_text_that_is_no_utf8(
     with suppress(StoreDamagedError):
         async with world.life():
             await world.after(minutes=1)
-    (told,) = {event.fields["error"] for event in world.events if event.name == "StoreFault"}
-    assert f"Store {path}: is damaged (timer)" in told
-    assert "duly store repair" in told
+    (seen,) = {event.fields["error"] for event in world.events if event.name == "StoreFault"}
+    assert f"Store {path}: is damaged (timer)" in seen
+    assert "duly store repair" in seen
 
 
 @pytest.mark.parametrize("damage", ["service = CAST(x'ff41' AS TEXT)", "result = 'in|errupted'"])
@@ -260,8 +260,8 @@ def test_check_and_repair_commands(stores: dict[str, Files], tmp_path: Path) -> 
     found = CliRunner().invoke(main, ["store", "check", str(path), "--json"])
     assert found.exit_code == 1
     assert [finding["table"] for finding in json.loads(found.output)["findings"]] == ["task"]
-    told = CliRunner().invoke(main, ["store", "check", str(path)])
-    assert "task: row 3: Invalid value for field 'cron'" in told.output
+    seen = CliRunner().invoke(main, ["store", "check", str(path)])
+    assert "task: row 3: Invalid value for field 'cron'" in seen.output
     done = CliRunner().invoke(main, ["store", "repair", str(path)])
     assert "task: 39 kept\n  lost: row 3: Invalid value" in done.output
     assert path.with_name("state.db.damaged-1").read_bytes() == damaged

@@ -75,12 +75,12 @@ def _check_commands(home: Home, *, code: int) -> None:
     status = home.duly("status", "--check")
     assert status.returncode == code
     assert status.stdout.count(SENTENCE) == 1
-    told = home.duly("timers").stdout
-    assert row_of(told, "bad")[:3] == ["bad", "job", "unreadable"]
-    assert row_of(told, "good")[:3] == ["good", "job", "yes"]
-    assert "1 unreadable timer:" in told
-    assert SENTENCE in told
-    assert REMEDY in told
+    seen = home.duly("timers").stdout
+    assert row_of(seen, "bad")[:3] == ["bad", "job", "unreadable"]
+    assert row_of(seen, "good")[:3] == ["good", "job", "yes"]
+    assert "1 unreadable timer:" in seen
+    assert SENTENCE in seen
+    assert REMEDY in seen
     assert f"does not run    {SENTENCE}" in home.duly("timers", "bad").stdout
     faults = {each["id"]: each["fault"] for each in home.asked("timers")["timers"]}
     assert faults["good"] is None

@@ -65,8 +65,8 @@ def attack(seed: int, folder: Path) -> str:
 
 def survive(seeds: range, folder: Path) -> None:
     found = {seed: wrong for seed in seeds if (wrong := attack(seed, folder))}
-    told = [f"attack({seed}): {wrong}" for seed, wrong in found.items()]
-    assert not found, "\n".join(["make it again with tests.attacks.hostile_traces.hostile(seed)", *told])
+    seen = [f"attack({seed}): {wrong}" for seed, wrong in found.items()]
+    assert not found, "\n".join(["make it again with tests.attacks.hostile_traces.hostile(seed)", *seen])
 
 
 @pytest.mark.parametrize("first", range(0, FEW, CHUNK))

@@ -94,12 +94,12 @@ async def no_reaper() -> dict[str, object]:
     """Be a subreaper that never reaps: what is killed in a group stays there, dead."""
     become_subreaper()
     processes = HostProcesses()
-    told = asyncio.Event()
+    seen = asyncio.Event()
     output = Tail(100)
-    output.watch(lambda _: told.set())
+    output.watch(lambda _: seen.set())
     command = ProcessCommand(("sh", "-c", "sleep 1000 & echo $!; read x; exit 0"), {})
     process = await processes.start(command, token="s:1", output=output)
-    await told.wait()
+    await seen.wait()
     await process.exited()
     os.kill(int(output.text()), signal.SIGKILL)
     await asyncio.to_thread(os.waitid, os.P_PID, int(output.text()), os.WEXITED | os.WNOWAIT)
@@ -171,7 +171,7 @@ async def ignored() -> dict[str, object]:
 async def abandoned() -> dict[str, object]:
     """Leave three processes behind, as a daemon that is killed does; say who they are."""
     processes = HostProcesses()
-    told = asyncio.Event()
+    seen = asyncio.Event()
     ready: list[HostProcess] = []
     for n, script in enumerate(
         (
@@ -181,11 +181,11 @@ async def abandoned() -> dict[str, object]:
         )
     ):
         output = Tail(100)
-        output.watch(lambda _: told.set())
+        output.watch(lambda _: seen.set())
         command = ProcessCommand(("sh", "-c", script), {})
         ready.append(await processes.start(command, token=TOKENS.token_of(n), output=output))
-        await told.wait()
-        told.clear()
+        await seen.wait()
+        seen.clear()
     await ready[2].exited()
     return {"processes": [[p.identity.pid, p.identity.started, p.identity.boot] for p in ready]}
 

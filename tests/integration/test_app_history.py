@@ -197,9 +197,9 @@ async def test_a_store_that_cannot_keep_the_history(tmp_path: Path, monkeypatch:
     async with app:
         is_broken = True
         await clock.advance(timedelta(seconds=301))
-        told = [event.name for event in events]
-        assert told.count("TaskRunCompleted") == 5
-        assert told.count("StoreFault") == 1
+        seen = [event.name for event in events]
+        assert seen.count("TaskRunCompleted") == 5
+        assert seen.count("StoreFault") == 1
         assert len(await app.history("job")) == 5
         is_broken = False
         await clock.advance(timedelta(seconds=30))

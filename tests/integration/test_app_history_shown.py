@@ -63,16 +63,16 @@ def test_the_command_lists_runs(store: Path) -> None:
     ]
     assert "ValueError" in lines[2]
     assert "Traceback" not in "".join(lines)
-    told = shown("--store", str(store), "bad", "-n", "1", "--traceback")
-    assert 'raise ValueError("no <luck>")' in told
+    seen = shown("--store", str(store), "bad", "-n", "1", "--traceback")
+    assert 'raise ValueError("no <luck>")' in seen
     assert "No such run" in shown("--store", str(store), "good", "--result", "failure")
 
 
 def test_the_command_as_json(store: Path) -> None:
     """The JSON has all of a run, the traceback included."""
-    told = json.loads(shown("--store", str(store), "--result", "failure", "--json"))
-    newest = told["runs"][0]
-    assert [run["attempt"] for run in told["runs"]] == [2, 1]
+    seen = json.loads(shown("--store", str(store), "--result", "failure", "--json"))
+    newest = seen["runs"][0]
+    assert [run["attempt"] for run in seen["runs"]] == [2, 1]
     assert (newest["task"], newest["cause"], newest["result"]) == ("bad", "retry", "failure")
     assert newest["error"] == "ValueError: no <luck>"
     assert newest["traceback"].endswith("ValueError: no <luck>\n")

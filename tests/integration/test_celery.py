@@ -139,8 +139,8 @@ async def test_other_cancellations(app: Celery, worker: Worker, gate: Gate, tmp_
 
 async def until_revoked(app: Celery, task_id: str) -> None:
     def is_told() -> bool:
-        told = app.control.inspect(timeout=1).revoked() or {}
-        return any(task_id in ids for ids in told.values())
+        seen = app.control.inspect(timeout=1).revoked() or {}
+        return any(task_id in ids for ids in seen.values())
 
     await until(is_told)
 

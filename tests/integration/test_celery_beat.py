@@ -255,7 +255,7 @@ async def test_why_knows_the_entries(entry: Any, tmp_path: Path) -> None:
         "--at",
         "2026-01-01 13:05",
     ]
-    told = CliRunner().invoke(main, command)
-    assert told.exit_code == 0, told.output
-    assert "and the run at 13:05" in told.output
-    assert "answered it" in told.output
+    seen = CliRunner().invoke(main, command)
+    assert seen.exit_code == 0, seen.output
+    assert "and the run at 13:05" in seen.output
+    assert "answered it" in seen.output

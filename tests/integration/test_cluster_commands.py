@@ -243,12 +243,12 @@ async def test_metrics_of_a_node(postgres_url: str) -> None:
     assert b"duly_nodes" not in metrics.exposition()
     scheduler = Scheduler(store, timezone=UTC, listeners=[metrics.listener])
     await scheduler.initialize([])
-    told = metrics.exposition().decode()
+    seen = metrics.exposition().decode()
     await scheduler.stop()
-    assert "duly_nodes 1.0" in told
-    assert "duly_heartbeat_age_seconds " in told
-    assert "duly_claim_lag_seconds 0.0" in told
-    assert "duly_oldest_xmin_age " in told
+    assert "duly_nodes 1.0" in seen
+    assert "duly_heartbeat_age_seconds " in seen
+    assert "duly_claim_lag_seconds 0.0" in seen
+    assert "duly_oldest_xmin_age " in seen
     assert b"duly_nodes" not in metrics.exposition()
 
 

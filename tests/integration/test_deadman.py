@@ -82,10 +82,10 @@ def told_by(
     act: Callable[[DeadMan], Any], urls: dict[str, str], timeout_s: float = 60.0, times: int = 1
 ) -> list[Event]:
     """What a switch tells when *act* is done to it and all its pings have ended, so many times."""
-    told: list[Event] = []
+    seen: list[Event] = []
 
     async def scenario() -> None:
-        deadman = DeadMan(urls, [told.append], now=lambda: NOW, timeout_s=timeout_s, pause_s=0)
+        deadman = DeadMan(urls, [seen.append], now=lambda: NOW, timeout_s=timeout_s, pause_s=0)
         for _ in range(times):
             act(deadman)
             while deadman._pings:
@@ -93,7 +93,7 @@ def told_by(
         await deadman.close()
 
     asyncio.run(scenario())
-    return told
+    return seen
 
 
 def test_ping_after_success(server: Server) -> None:
@@ -122,10 +122,10 @@ def test_an_outage_is_told_once(server: Server) -> None:
     """Failures are told once until a ping works again, and without the secret parts of the URL."""
     bad = b"HTTP/1.1 500 no\r\n\r\n"
     server.answers = [bad, bad, bad, bad, OK, bad, bad]
-    told = told_by(lambda deadman: deadman(success()), {"backup": server.url}, times=4)
-    assert [event.name for event in told] == ["DeadManPingFailed"] * 2
-    assert told[0].level == logging.WARNING
-    assert told[0].fields == {"service": "backup", "host": server.host, "reason": "it answered with 500"}
+    seen = told_by(lambda deadman: deadman(success()), {"backup": server.url}, times=4)
+    assert [event.name for event in seen] == ["DeadManPingFailed"] * 2
+    assert seen[0].level == logging.WARNING
+    assert seen[0].fields == {"service": "backup", "host": server.host, "reason": "it answered with 500"}
     assert len(server.requests) == 7
 
 
@@ -143,8 +143,8 @@ def test_an_outage_is_told_once(server: Server) -> None:
 def test_answers_that_are_none(server: Server, answer: bytes, reason: str) -> None:
     """Redirects are not followed, and whatever is not 2xx is a failure."""
     server.answers = [answer, answer]
-    [told] = told_by(lambda deadman: deadman(success()), {"backup": server.url})
-    assert told.fields["reason"] == reason
+    [seen] = told_by(lambda deadman: deadman(success()), {"backup": server.url})
+    assert seen.fields["reason"] == reason
     assert len(server.requests) == 2
 
 

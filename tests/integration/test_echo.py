@@ -102,6 +102,6 @@ def test_what_nobody_takes_is_counted() -> None:
     reader.begin()
     echo.close(20)
     shown = reader.all()
-    told = re.findall(rb"duly: (\d+) output lines dropped: the reader of descriptor \d+ is too slow", shown)
-    assert told
-    assert shown.count(b"web | y\n") + sum(map(int, told)) == 20 * 30_000
+    seen = re.findall(rb"duly: (\d+) output lines dropped: the reader of descriptor \d+ is too slow", shown)
+    assert seen
+    assert shown.count(b"web | y\n") + sum(map(int, seen)) == 20 * 30_000

@@ -185,7 +185,7 @@ async def test_an_interrupted_entry_starts_again(same_store: StoreFactory) -> No
     await programs.crash(app)
     async with programs.app():
         await programs.advance(1)
-        assert [told["cause"] for told in programs.told("TaskRunStarted")] == ["cron", "interrupted"]
+        assert [seen["cause"] for seen in programs.told("TaskRunStarted")] == ["cron", "interrupted"]
         await programs.advance(700)
 
 
@@ -231,7 +231,7 @@ async def test_a_declared_task_is_no_entry(same_store: StoreFactory) -> None:
         await programs.advance(3_700)
         assert [(task.name, task.kind) for task in await app.tasks()] == [("a", None)]
     assert [name for name, _ in programs.calls] == ["declared"]
-    assert [told["taskName"] for told in programs.told("TaskOverridden")] == ["a"]
+    assert [seen["taskName"] for seen in programs.told("TaskOverridden")] == ["a"]
 
 
 async def test_a_scheduler_leaves_entries_alone(same_store: StoreFactory) -> None:

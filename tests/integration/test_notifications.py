@@ -86,5 +86,5 @@ async def test_an_outage_that_spreads(tmp_path: Path) -> None:
         await world.after(minutes=5)
     assert [about for about, _ in sent(world)][:6] == ["failure"] * 5 + ["digest"]
     assert max(Counter(minute for _, minute in sent(world)).values()) <= 6
-    told = [job for event in world.events if event.name == "NotificationSent" for job in event.fields["jobs"]]
-    assert sorted(told) == sorted(f"j{number}" for number in range(40))
+    seen = [job for event in world.events if event.name == "NotificationSent" for job in event.fields["jobs"]]
+    assert sorted(seen) == sorted(f"j{number}" for number in range(40))

@@ -30,8 +30,8 @@ async def test_each_class_is_told(same_store: StoreFactory) -> None:
         world.task("new", "0 1 * * *"),
     )
     await world.scheduler.stop()
-    told = world.told("TaskAdded", "TaskPreserved", "TaskOverridden", "TaskOrphaned")
-    assert {(name, fields["taskName"], fields.get("changeType")) for name, fields in told} == {
+    seen = world.told("TaskAdded", "TaskPreserved", "TaskOverridden", "TaskOrphaned")
+    assert {(name, fields["taskName"], fields.get("changeType")) for name, fields in seen} == {
         ("TaskAdded", "new", None),
         ("TaskPreserved", "same", None),
         ("TaskOverridden", "cron", "cron"),
@@ -39,7 +39,7 @@ async def test_each_class_is_told(same_store: StoreFactory) -> None:
         ("TaskOverridden", "both", "both"),
         ("TaskOrphaned", "gone", None),
     }
-    changed = next(fields for name, fields in told if fields.get("changeType") == "both")
+    changed = next(fields for name, fields in seen if fields.get("changeType") == "both")
     assert changed["oldState"] == {"cronExpression": "0 1 * * *", "retryDelayMs": 300_000}
     assert changed["newState"] == {"cronExpression": "0 2 * * *", "retryDelayMs": 3_600_000}
     assert set(await records(same_store())) == {"same", "cron", "delay", "both", "new"}
@@ -243,7 +243,7 @@ async def test_orphan_tells_its_last_run(same_store: StoreFactory) -> None:
     await world.begin(world.task("a"), world.task("never", "0 1 * * *"))
     await world.scheduler.initialize([])
     await world.scheduler.stop()
-    told = {fields["taskName"]: fields for _, fields in world.told("TaskOrphaned")}
-    assert told["a"]["lastExecutionTime"] == "2026-01-01T12:00:00+00:00"
-    assert told["never"]["lastExecutionTime"] is None
-    assert len(told["a"]["schedulerIdentifier"]) == 32
+    seen = {fields["taskName"]: fields for _, fields in world.told("TaskOrphaned")}
+    assert seen["a"]["lastExecutionTime"] == "2026-01-01T12:00:00+00:00"
+    assert seen["never"]["lastExecutionTime"] is None
+    assert len(seen["a"]["schedulerIdentifier"]) == 32

@@ -52,27 +52,27 @@ async def test_server_that_comes_late(own_postgres: PostgresServer, is_pooled: b
         except PostgresMissingError as error:
             pytest.skip(str(error))
     own_postgres.stop()
-    told = Told()
-    opening = await told.opening(url, **options)
+    seen = Told()
+    opening = await seen.opening(url, **options)
     await asyncio.to_thread(own_postgres.start)
     assert await opening == "id"
-    for reason, _ in told.tries:
+    for reason, _ in seen.tries:
         assert is_pooled or reason.startswith(("cannot be reached (", "is starting up"))
         assert PASSWORD not in reason
-    waited = [waited_s for _, waited_s in told.tries]
+    waited = [waited_s for _, waited_s in seen.tries]
     assert waited == sorted(waited)
 
 
 async def test_server_that_stays_away() -> None:
     """When the time is up the last error is raised; every try before it was told, with what was waited."""
-    told, wait_s = Told(), 1.2
+    seen, wait_s = Told(), 1.2
     url = f"postgresql://{LOGIN}@{LOOPBACK}:{free_port()}/x"
     began_s = time.monotonic()
     with pytest.raises(StoreError, match="cannot be reached"):
-        await PostgresStore(url, wait=timedelta(seconds=wait_s), on_wait=told).open("id")
+        await PostgresStore(url, wait=timedelta(seconds=wait_s), on_wait=seen).open("id")
     assert time.monotonic() - began_s >= wait_s
-    assert len(told.tries) >= 2
-    assert all("refused" in reason and waited_s < wait_s for reason, waited_s in told.tries)
+    assert len(seen.tries) >= 2
+    assert all("refused" in reason and waited_s < wait_s for reason, waited_s in seen.tries)
 
 
 async def test_time_to_wait_is_not_negative() -> None:
@@ -84,11 +84,11 @@ async def test_time_to_wait_is_not_negative() -> None:
 @pytest.mark.parametrize("option", ["", "?target_session_attrs=any"])
 async def test_standby_that_is_promoted(own_postgres: PostgresServer, option: str) -> None:
     """A standby is waited for, as it may become the primary; asked in either way."""
-    standby, told = own_postgres.standby(), Told()
-    opening = await told.opening(standby.url() + option)
+    standby, seen = own_postgres.standby(), Told()
+    opening = await seen.opening(standby.url() + option)
     await asyncio.to_thread(standby.promote)
     assert await opening == "id"
-    assert "standby" in told.tries[0][0]
+    assert "standby" in seen.tries[0][0]
 
 
 async def test_silent_server_is_waited_for(postgres: PostgresServer, postgres_url: str) -> None:

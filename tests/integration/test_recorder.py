@@ -352,7 +352,7 @@ async def test_rotated_parts_verify_together_and_alone(tmp_path: Path) -> None:
 
 async def test_monitor_tells_of_a_violation(tmp_path: Path) -> None:
     """A scheduler that starts what it must not is caught in the act: an event tells listeners and the log."""
-    told: list[Event] = []
+    seen: list[Event] = []
     clock = VirtualClock(NOON)
 
     class Eager:
@@ -365,15 +365,15 @@ async def test_monitor_tells_of_a_violation(tmp_path: Path) -> None:
             for callback in self.callbacks * 2:
                 await callback()
 
-    monitor = Monitor([told.append])
+    monitor = Monitor([seen.append])
     recorder = Recorder(tmp_path / "trace.jsonl", clock=clock, timezone=UTC, store="fresh", monitor=monitor)
     scheduler = recorder.wrap(Eager())
     await scheduler.initialize([task("a", cron="0 3 * * *")])
     await scheduler.stop()
-    properties = [event.fields["property"] for event in told]
-    assert {event.name for event in told} == {"PropertyViolated"}
+    properties = [event.fields["property"] for event in seen]
+    assert {event.name for event in seen} == {"PropertyViolated"}
     assert {"S1a", "S1d", "T1"} <= set(properties)
-    assert told[0].fields["taskName"] == "a"
+    assert seen[0].fields["taskName"] == "a"
     assert monitor.outcome.overall is Verdict.VIOLATED
 
 
@@ -469,8 +469,8 @@ async def test_a_node_of_a_cluster_is_recorded(tmp_path: Path) -> None:
     head, *lines = (json.loads(line) for line in path.read_bytes().splitlines())
     assert (head["node"], head["failover_ms"], head["tick_ms"]) == ("a", 10_000, 30_000)
     calls = {"Tick", "InitStart", "InitEnd", "StopStart", "StopEnd"}
-    told = events_of(path, *({line["ev"] for line in lines} - calls))
-    assert sorted(told, key=lambda each: each["ev"]) == [
+    seen = events_of(path, *({line["ev"] for line in lines} - calls))
+    assert sorted(seen, key=lambda each: each["ev"]) == [
         {"ev": "ListReconciled", "generation": 3},
         {"ev": "NodeFenced", "node": 3, "name": "b"},
         {"ev": "NodeJoined", "node": 1, "namespace": "default", "lease_ms": 6000},
@@ -504,8 +504,8 @@ async def test_a_run_that_is_cut_off_has_no_end(tmp_path: Path, *, is_cancelled:
     await wrapped.initialize([("x", "1 * * * *", cut, 60 * MINUTE)])
     await clock.advance(MINUTE)
     await wrapped.stop()
-    told = [event["ev"] for event in events_of(path, "RunStart", "TrustLost", "RunEnd")]
-    assert told == ["RunStart", "TrustLost", *([] if is_cancelled else ["RunEnd"])]
+    seen = [event["ev"] for event in events_of(path, "RunStart", "TrustLost", "RunEnd")]
+    assert seen == ["RunStart", "TrustLost", *([] if is_cancelled else ["RunEnd"])]
     outcome = judged(path.read_bytes().splitlines(keepends=True))
     assert {each.property for each in outcome.violations} == (set() if is_cancelled else {"T8"})
 

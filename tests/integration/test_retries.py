@@ -24,8 +24,8 @@ async def test_retry_events_count_up_and_start_again(same_store: StoreFactory) -
     world = World(same_store, "12:00:00")
     await world.begin(world.task("a", "0 * * * *", outcomes=[BROKEN, BROKEN, None, BROKEN]))
     await world.stop_after("13:06")
-    told = world.told("TaskRetryStarted", "TaskRunStarted")
-    assert [(name, fields.get("retryCount"), fields.get("isRetry")) for name, fields in told] == [
+    seen = world.told("TaskRetryStarted", "TaskRunStarted")
+    assert [(name, fields.get("retryCount"), fields.get("isRetry")) for name, fields in seen] == [
         ("TaskRunStarted", None, None),
         ("TaskRetryStarted", 1, None),
         ("TaskRunStarted", None, True),

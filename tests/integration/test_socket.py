@@ -77,11 +77,11 @@ def test_history(client: Client) -> None:
     """History can be of all, of a service with its timer's misses, of a timer, and be paged."""
     assert [run["id"] for run in client.ask("history")["runs"]] == [4, 2, 1]
     assert [miss["timer"] for miss in client.ask("history")["misses"]] == ["poll"]
-    told = client.ask("history", id="backup", limit=1)
-    assert ([run["id"] for run in told["runs"]], told["misses"], told["more"]) == ([4], [], True)
+    seen = client.ask("history", id="backup", limit=1)
+    assert ([run["id"] for run in seen["runs"]], seen["misses"], seen["more"]) == ([4], [], True)
     assert [run["id"] for run in client.ask("history", id="backup", before=4)["runs"]] == [1]
-    told = client.ask("history", id="poll")
-    assert (told["runs"], [miss["reason"] for miss in told["misses"]]) == ([], ["overlap"])
+    seen = client.ask("history", id="poll")
+    assert (seen["runs"], [miss["reason"] for miss in seen["misses"]]) == ([], ["overlap"])
     assert client.ask("history", service="web")["misses"] == []
 
 
@@ -185,8 +185,8 @@ def test_table_is_whole() -> None:
 
 def test_logs(client: Client) -> None:
     """The output of the latest run, or of one, whole or its last lines."""
-    told = client.ask("logs", run=1)
-    assert (told["output"], told["lost_bytes"], told["run"]["id"]) == ("one\ntwo\nthree\n", 10, 1)
+    seen = client.ask("logs", run=1)
+    assert (seen["output"], seen["lost_bytes"], seen["run"]["id"]) == ("one\ntwo\nthree\n", 10, 1)
     assert client.ask("logs", run=1, lines=1)["output"] == "three\n"
     assert client.ask("logs", id="backup")["run"]["id"] == 4
 
@@ -203,10 +203,10 @@ def test_following(path: Path, daemon: FakeDaemon) -> None:
         assert (first["output"], first["run"]["running"]) == ("before ", True)
         loop.call_soon_threadsafe(tail.write, "ä".encode()[:1])
         loop.call_soon_threadsafe(tail.write, "ä".encode()[1:] + b" and more\n")
-        told = ""
-        while not told.endswith("more\n"):
-            told += next(stream)["text"]
-        assert told == "ä and more\n"
+        seen = ""
+        while not seen.endswith("more\n"):
+            seen += next(stream)["text"]
+        assert seen == "ä and more\n"
         ended = RunRow(
             id=2, service="web", reason="boot", started_us=us("11:00"), ended_us=us("11:30"), result="success"
         )
@@ -253,8 +253,8 @@ def test_follower_when_the_daemon_ends(path: Path, daemon: FakeDaemon) -> None:
 
 def test_following_what_has_ended(client: Client) -> None:
     """There is nothing to follow in a run that has ended: its output, and the end."""
-    told = list(client.stream("logs", run=1, follow=True))
-    assert [piece["output"] if piece else None for piece in told] == ["one\ntwo\nthree\n", None]
+    seen = list(client.stream("logs", run=1, follow=True))
+    assert [piece["output"] if piece else None for piece in seen] == ["one\ntwo\nthree\n", None]
 
 
 def test_following_nobody(client: Client) -> None:

@@ -210,7 +210,7 @@ async def test_run_is_noted_from_before_its_spawn_to_its_end() -> None:
     assert (row.result, row.exit_code, row.ended_us, row.output) == ("exit", 3, at(4), "hello\n")
     assert (world.supervisor.outcome(77), world.supervisor.last_end_us("job")) == (Result.EXIT, at(4))
     assert world.supervisor.output_of(77) is None
-    told = {"service": "job", "runId": 77, "reason": "schedule", "timer": "nightly"}
+    seen = {"service": "job", "runId": 77, "reason": "schedule", "timer": "nightly"}
     ended = {
         "result": "exit",
         "exitCode": 3,
@@ -219,8 +219,8 @@ async def test_run_is_noted_from_before_its_spawn_to_its_end() -> None:
         "message": "exited with code 3",
     }
     assert world.told("ServiceRunStarted", "ServiceRunEnded") == [
-        ("ServiceRunStarted", {**told, "pid": 100_001}),
-        ("ServiceRunEnded", {**told, **ended, "message": "exited with code 3"}),
+        ("ServiceRunStarted", {**seen, "pid": 100_001}),
+        ("ServiceRunEnded", {**seen, **ended, "message": "exited with code 3"}),
     ]
     assert world.process("job").is_closed
     await world.stop()

@@ -276,8 +276,8 @@ async def test_a_run_of_the_old_target_says_nothing_of_the_new_one() -> None:
     await world.until("13:00:10")
     await world.timers.reload([timer(target="other", on_calendar=HOURLY, on_unit_active_sec=600)])
     await world.until("13:30:00")
-    (told,) = world.told("TimerRunEnded")
-    assert (told["target"], told["result"]) == ("job", "success")
+    (seen,) = world.told("TimerRunEnded")
+    assert (seen["target"], seen["result"]) == ("job", "success")
     assert world.state().last_result == "success"
     assert world.next_run() == "01 14:00:00"
 

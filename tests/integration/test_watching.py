@@ -116,13 +116,13 @@ async def test_a_day_is_counted_and_verified(tmp_path: Path) -> None:
     world = WatchedDaemon(tmp_path)
     async with world.life() as watch:
         await world.clock.advance(timedelta(hours=5))
-        told, verdicts = numbers(watch), watch.verification()
+        seen, verdicts = numbers(watch), watch.verification()
     runs = "duly_runs_total{{kind=service,name=job,reason={},result=success,timer=t}}"
-    assert told[runs.format("schedule")] == 5
-    assert told[runs.format("interval")] == 10
-    assert told["duly_start_lag_seconds_count{kind=timer,name=t}"] == 15
-    assert 0 < told["duly_seconds_until_next_due{kind=timer,name=t}"] <= 1200
-    assert told["duly_store_write_seconds_count{}"] > 15
+    assert seen[runs.format("schedule")] == 5
+    assert seen[runs.format("interval")] == 10
+    assert seen["duly_start_lag_seconds_count{kind=timer,name=t}"] == 15
+    assert 0 < seen["duly_seconds_until_next_due{kind=timer,name=t}"] <= 1200
+    assert seen["duly_store_write_seconds_count{}"] > 15
     assert verdicts is not None
     assert {one.property: one.verdict for one in verdicts} == {
         "V1": "holds",
@@ -252,12 +252,12 @@ async def test_a_trace_without_an_answer_is_objected_to(tmp_path: Path) -> None:
     world, trace = WatchedDaemon(tmp_path), tmp_path / "trace.jsonl"
     async with world.life(trace=trace):
         await world.clock.advance(timedelta(hours=2))
-    header, *told = [json.loads(line) for line in trace.read_text().splitlines()]
-    minutes = range(round(told[0]["t"]), round(told[-1]["t"]), 60_000)
-    ticks = [{"ev": "Tick", "t": t, "proc": told[0]["proc"]} for t in minutes]  # the host's time is not ours
-    assert violated(header, told, ticks) == set()
+    header, *seen = [json.loads(line) for line in trace.read_text().splitlines()]
+    minutes = range(round(seen[0]["t"]), round(seen[-1]["t"]), 60_000)
+    ticks = [{"ev": "Tick", "t": t, "proc": seen[0]["proc"]} for t in minutes]  # the host's time is not ours
+    assert violated(header, seen, ticks) == set()
     fired = {"reason": "schedule", "runId": 1}
-    kept = [line for line in told if not fired.items() & line.get("fields", {}).items()]
+    kept = [line for line in seen if not fired.items() & line.get("fields", {}).items()]
     assert violated(header, kept, ticks) == {"V1"}
 
 

@@ -46,25 +46,25 @@ def test_reading(served: Served) -> None:
     assert get(served, "status")[1]["version"] == "9.9"
     assert [each["id"] for each in get(served, "services")[1]["services"]] == ["web", "backup", "mail"]
     assert [each["id"] for each in get(served, "timers")[1]["timers"]] == ["backup", "poll"]
-    _, told = get(served, "history?id=backup&limit=1")
-    assert ([run["id"] for run in told["runs"]], told["more"]) == ([4], True)
+    _, seen = get(served, "history?id=backup&limit=1")
+    assert ([run["id"] for run in seen["runs"]], seen["more"]) == ([4], True)
     assert get(served, "logs?run=1&lines=1")[1]["output"] == "three\n"
 
 
 def test_one_run(served: Served) -> None:
     """One run is told by its number."""
-    _, told = get(served, "run?id=4")
-    assert (told["service"], told["result"], told["duration_s"]) == ("backup", "exit", 60)
+    _, seen = get(served, "run?id=4")
+    assert (seen["service"], seen["result"], seen["duration_s"]) == ("backup", "exit", 60)
 
 
 def test_why(served: Served) -> None:
     """What became of a minute, or of the latest slot, is told as `duly why` tells it."""
-    _, told = get(served, "why?id=backup")
-    assert (told["kind"], told["run"]["id"], told["slot"]) == ("fired", 4, "2026-01-01T03:30:00+00:00")
-    assert told["sentence"].startswith('"backup" fired for its slot')
-    _, told = get(served, "why?id=backup&at=2026-01-01T04:00")
-    assert (told["kind"], told["run"]) == ("no-slot", None)
-    assert "its slots are before it at" in told["sentence"]
+    _, seen = get(served, "why?id=backup")
+    assert (seen["kind"], seen["run"]["id"], seen["slot"]) == ("fired", 4, "2026-01-01T03:30:00+00:00")
+    assert seen["sentence"].startswith('"backup" fired for its slot')
+    _, seen = get(served, "why?id=backup&at=2026-01-01T04:00")
+    assert (seen["kind"], seen["run"]) == ("no-slot", None)
+    assert "its slots are before it at" in seen["sentence"]
 
 
 def test_next(served: Served) -> None:
@@ -93,8 +93,8 @@ def test_pages_of_misses() -> None:
 
 def test_definitions_without_secrets(served: Served) -> None:
     """A definition tells the names in its environment, and neither values nor their digests."""
-    _, told = get(served, "definitions")
-    (backup,) = [each for each in told["services"] if each["id"] == "backup"]
+    _, seen = get(served, "definitions")
+    (backup,) = [each for each in seen["services"] if each["id"] == "backup"]
     assert backup["env"] == ["TOKEN"]
 
 
@@ -151,9 +151,9 @@ def test_acting() -> None:
 )
 def test_refusals(served: Served, path: str, status: int, code: str) -> None:
     """What cannot be answered is refused with a status, a code for machines and a sentence for people."""
-    told = get(served, path)
-    assert (told[0], told[1]["error"]["code"]) == (status, code)
-    assert set(told[1]["error"]) == {"code", "message"}
+    seen = get(served, path)
+    assert (seen[0], seen[1]["error"]["code"]) == (status, code)
+    assert set(seen[1]["error"]) == {"code", "message"}
 
 
 def test_every_code_has_a_status() -> None:
@@ -170,9 +170,9 @@ def test_a_store_that_cannot_be_read() -> None:
 
     site.backend.history.runs = fails  # type: ignore[method-assign]
     with serving(settings(operator_token=OPERATOR), site) as served:
-        status, told = get(served, "history")
-    assert (status, told["error"]["code"]) == (503, "busy")
-    assert "the disk is full" in told["error"]["message"]
+        status, seen = get(served, "history")
+    assert (status, seen["error"]["code"]) == (503, "busy")
+    assert "the disk is full" in seen["error"]["message"]
 
 
 # --- its document ---
@@ -214,7 +214,7 @@ def test_the_document_is_valid(served: Served) -> None:
 
     _, document = get(served, "openapi.json")
     check_document(document)
-    ids = [told["operationId"] for path in document["paths"].values() for told in path.values()]
+    ids = [seen["operationId"] for path in document["paths"].values() for seen in path.values()]
     assert len(ids) == len(set(ids))
 
 

@@ -310,12 +310,12 @@ def test_the_quiet_shut_nobody_out(said: bytes) -> None:
 def test_length_told_in_two_ways(open_site: Served) -> None:
     """A body whose length a proxy could read differently is refused, and nothing after it is a request."""
     smuggled = b"GET /healthz/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    told = open_site.raw(
+    seen = open_site.raw(
         b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
         b"0\r\n\r\n" + smuggled
     )
-    assert told.startswith(b"HTTP/1.1 400 ")
-    assert told.count(b"HTTP/1.1 ") == 1
+    assert seen.startswith(b"HTTP/1.1 400 ")
+    assert seen.count(b"HTTP/1.1 ") == 1
 
 
 # --- secrets ---
@@ -327,7 +327,7 @@ def test_secrets_stay_inside(caplog: pytest.LogCaptureFixture) -> None:
     services = (*CONFIG.services, Service("vault", ("true",), type="oneshot", env={"PASSWORD": secret}))
     site = FakeSite(replace(CONFIG, services=services))
     digest = views.definition(services[-1])["env"]["PASSWORD"]
-    told = b""
+    seen = b""
     with caplog.at_level(logging.DEBUG), serving(GUARDED, site) as served:
         paths = [
             *get_routes(site),
@@ -339,14 +339,14 @@ def test_secrets_stay_inside(caplog: pytest.LogCaptureFixture) -> None:
         for path in paths:
             if not path.endswith(("/events", "/stream")):
                 reply = served.ask("GET", path, bearer(OPERATOR))
-                told += reply.body + str(reply.headers).encode()
-        told += served.ask(*START, {**JSON, **bearer(OPERATOR)}, b'{"id": "vault"}').body
-        told += served.ask("GET", "/api/v1/status", bearer(OPERATOR + "x")).body
+                seen += reply.body + str(reply.headers).encode()
+        seen += served.ask(*START, {**JSON, **bearer(OPERATOR)}, b'{"id": "vault"}').body
+        seen += served.ask("GET", "/api/v1/status", bearer(OPERATOR + "x")).body
         served.ask("GET", f"/login?token={OPERATOR}")
     log = "\n".join(record.getMessage() for record in caplog.records)
-    assert b"PASSWORD" in told
+    assert b"PASSWORD" in seen
     for hidden in (secret, digest, OPERATOR, VIEWER):
-        assert hidden.encode() not in told
+        assert hidden.encode() not in seen
         assert hidden not in log
 
 

@@ -79,11 +79,11 @@ def test_events_come_as_they_happen() -> None:
         reader = Reader(served)
         assert b"event: hello\nid: boot-1\n" in reader.until(b"event: hello\nid: boot-1\ndata: {}\n\n")
         publish(served, 2)
-        told = reader.until(b'"runId":2')
-        assert b"content-type: text/event-stream" in told
-        assert b"transfer-encoding: chunked" in told.lower()
-        assert b'"runId":1' not in told
-        assert b"id: boot-2\ndata: {" in told
+        seen = reader.until(b'"runId":2')
+        assert b"content-type: text/event-stream" in seen
+        assert b"transfer-encoding: chunked" in seen.lower()
+        assert b'"runId":1' not in seen
+        assert b"id: boot-2\ndata: {" in seen
         reader.close()
 
 
@@ -168,9 +168,9 @@ def test_catching_up(last_id: str, word: bytes, runs: list[int]) -> None:
         reader = Reader(served, last_id=last_id)
         reader.until(b"event: " + word + b"\n")
         publish(served, 99)
-        told = reader.until(b'"runId":99')
+        seen = reader.until(b'"runId":99')
         found = [
-            json.loads(line[6:]).get("runId") for line in told.split(b"\n") if line.startswith(b"data: {")
+            json.loads(line[6:]).get("runId") for line in seen.split(b"\n") if line.startswith(b"data: {")
         ]
         assert [number for number in found if number is not None] == [*runs, 99]
         reader.close()
@@ -235,9 +235,9 @@ def test_two_hundred_readers() -> None:
         publish(served, *range(50))
         assert served.ask("GET", "/api/v1/status").status == 200
         for reader in readers:
-            told = reader.until(b'"runId":49')
-            assert [told.index(b'"runId":%d}' % number) for number in range(50)] == sorted(
-                told.index(b'"runId":%d}' % number) for number in range(50)
+            seen = reader.until(b'"runId":49')
+            assert [seen.index(b'"runId":%d}' % number) for number in range(50)] == sorted(
+                seen.index(b'"runId":%d}' % number) for number in range(50)
             )
             reader.close()
         until(served, lambda: served.site.live.clients == 0)
@@ -336,9 +336,9 @@ def test_following_a_run() -> None:
             site.backend.endings[2].set()
 
         asyncio.run_coroutine_threadsafe(end(), served.loop).result(60)
-        told = reader.until(b"event: end\n")
+        seen = reader.until(b"event: end\n")
         reader.until(b"0\r\n\r\n")
-        assert b'"result":"success"' in told
+        assert b'"result":"success"' in seen
         reader.close()
 
 

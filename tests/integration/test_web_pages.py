@@ -142,9 +142,9 @@ def test_post_acts_and_leads_back(site: Served, client: httpx.Client) -> None:
 def test_post_tells_a_script(client: httpx.Client) -> None:
     """A script is told what was done, and how to undo it."""
     headers = {"x-csrf-token": _csrf(client), "accept": "application/json"}
-    told = client.post("/act/stop/web", headers=headers).json()
-    assert told["message"] == "Stopped web."
-    assert told["undo_href"] == "/act/start/web"
+    emitted = client.post("/act/stop/web", headers=headers).json()
+    assert emitted["message"] == "Stopped web."
+    assert emitted["undo_href"] == "/act/start/web"
 
 
 @pytest.mark.parametrize(

@@ -86,11 +86,11 @@ def test_probes_by_any_name(guarded: Served) -> None:
     """Probes may come by any name and without a token, and are then told no reason."""
     guarded.site.reason = "the store cannot be written: disk full"
     try:
-        told = guarded.ask("GET", "/healthz/ready", {"host": "10.1.2.3:8787"})
-        assert (told.status, told.body) == (503, b"not ready\n")
+        seen = guarded.ask("GET", "/healthz/ready", {"host": "10.1.2.3:8787"})
+        assert (seen.status, seen.body) == (503, b"not ready\n")
         assert guarded.ask("GET", "/healthz/live", {"host": "10.1.2.3"}).status == 200
-        told = guarded.ask("GET", "/healthz/ready", bearer(VIEWER))
-        assert (told.status, told.body) == (503, b"the store cannot be written: disk full\n")
+        seen = guarded.ask("GET", "/healthz/ready", bearer(VIEWER))
+        assert (seen.status, seen.body) == (503, b"the store cannot be written: disk full\n")
     finally:
         guarded.site.reason = None
 

@@ -38,9 +38,9 @@ def get(site: Served, path: str) -> tuple[int, Any]:
 
 def test_all_tasks(site: Served) -> None:
     """Every task is told, with its schedule in words, its state, and its times."""
-    status, told = get(site, "tasks")
-    assert (status, told["damaged"], told["faults"], told["timezone"]) == (200, [], [], "Europe/Berlin")
-    tasks = {task["name"]: task for task in told["tasks"]}
+    status, seen = get(site, "tasks")
+    assert (status, seen["damaged"], seen["faults"], seen["timezone"]) == (200, [], [], "Europe/Berlin")
+    tasks = {task["name"]: task for task in seen["tasks"]}
     assert set(tasks) == {"works", "fails", EVIL, ".."}
     assert (tasks["works"]["state"], tasks["fails"]["state"]) == ("fine", "failing")
     assert (tasks[".."]["cron"], tasks[".."]["state"]) == ("30 3 * * 1-5", "new")
@@ -53,13 +53,13 @@ def test_all_tasks(site: Served) -> None:
 @pytest.mark.parametrize("name", ["works", "fails", EVIL, ".."])
 def test_one_task(site: Served, name: str) -> None:
     """A task is found by its name, whatever that is, with what comes and what became of its latest dues."""
-    status, told = get(site, f"tasks/{quote(name, safe='')}")
-    assert (status, told["task"]["name"], told["has_trace"]) == (200, name, True)
-    assert len(told["next"]) == 10
-    assert told["answers"] == [{"kind": "answered", "sentence": f'"{name}" was due, and a run answered it.'}]
-    results = [run["result"] for run in told["runs"]]
+    status, seen = get(site, f"tasks/{quote(name, safe='')}")
+    assert (status, seen["task"]["name"], seen["has_trace"]) == (200, name, True)
+    assert len(seen["next"]) == 10
+    assert seen["answers"] == [{"kind": "answered", "sentence": f'"{name}" was due, and a run answered it.'}]
+    results = [run["result"] for run in seen["runs"]]
     assert results == {"works": ["success"], "fails": ["failed"]}.get(name, [])
-    assert all(run["duration_s"] >= 0 and not run["running"] for run in told["runs"])
+    assert all(run["duration_s"] >= 0 and not run["running"] for run in seen["runs"])
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_one_task(site: Served, name: str) -> None:
 )
 def test_refusals(site: Served, path: str, status: int, code: str) -> None:
     """What is not there, and what is asked in a way that means nothing, is refused as everywhere."""
-    told = get(site, path)
-    assert (told[0], told[1]["error"]["code"]) == (status, code)
+    seen = get(site, path)
+    assert (seen[0], seen[1]["error"]["code"]) == (status, code)
 
 
 def test_damaged_task(tmp_path: Path) -> None:
@@ -83,10 +83,10 @@ def test_damaged_task(tmp_path: Path) -> None:
         # Not with Python's own SQLite: two libraries in one process take each other's locks and mapped files.
         with closing(apsw.Connection(str(tmp_path / "state.db"))) as connection:
             connection.execute("UPDATE task SET cron = 'nonsense' WHERE name = 'works'")
-        _, told = get(site, "tasks")
+        _, seen = get(site, "tasks")
         status, refused = get(site, "tasks/works")
-    assert [task["name"] for task in told["tasks"]] == ["fails", EVIL, ".."]
-    assert [bad["name"] for bad in told["damaged"]] == ["works"]
+    assert [task["name"] for task in seen["tasks"]] == ["fails", EVIL, ".."]
+    assert [bad["name"] for bad in seen["damaged"]] == ["works"]
     assert status == 404
     assert refused["error"]["message"].startswith("its row cannot be used: ")
 
@@ -125,6 +125,6 @@ def test_answer_fits_its_schema(site: Served, name: str) -> None:
     _, document = get(site, "openapi.json")
     schema = document["paths"]["/api/v1/tasks/{name}"]["get"]["responses"]["200"]["content"]
     whole = {**schema["application/json"]["schema"], "components": document["components"]}
-    status, told = get(site, f"tasks/{quote(name, safe='')}")
+    status, seen = get(site, f"tasks/{quote(name, safe='')}")
     assert status == 200
-    jsonschema_rs.validator_for(whole).validate(told)
+    jsonschema_rs.validator_for(whole).validate(seen)

@@ -53,12 +53,12 @@ def difference(lines: list[Line]) -> str:
     """What they say of the smallest trace like this one on which they differ."""
     small = shrunk(lines, differ)
     formulas, monitor = said(evaluated(encoded(small))), said(judged(encoded(small)))
-    told = [
+    seen = [
         f"{key}: the formulas say {formulas[key]}, the monitor says {monitor.get(key)}"
         for key in formulas
         if formulas[key] != monitor.get(key)
     ]
-    return "\n".join([*map(json.dumps, small), *told])
+    return "\n".join([*map(json.dumps, small), *seen])
 
 
 def agree(seed: int, kind: str) -> None:

@@ -57,11 +57,11 @@ class Callbacks:
     def finish(self, name: str, *, ok: bool) -> None:
         """Let the runs of *name* that wait to be told, end."""
         waiting, self._waiting = self._waiting, []
-        for waiter, told in waiting:
+        for waiter, seen in waiting:
             if waiter != name:
-                self._waiting.append((waiter, told))
-            elif not told.done():
-                told.set_result(ok)
+                self._waiting.append((waiter, seen))
+            elif not seen.done():
+                seen.set_result(ok)
 
     def heal(self) -> None:
         """Let nobody wait any more, and nothing go wrong; runs that hang, hang."""
@@ -112,7 +112,7 @@ class Callbacks:
                 await self._wait(name)
 
     async def _wait(self, name: str) -> None:
-        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append((name, told))
-        if not await told:
+        seen: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((name, seen))
+        if not await seen:
             raise PlannedError

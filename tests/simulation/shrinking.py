@@ -108,8 +108,8 @@ def story(plan: Plan) -> str:
         for item in plan.items
     ]
     for name, behaviours in plan.behaviours.items():
-        told = ", ".join(f"{each.how} after {each.lasts_us / SECOND_US:g} s" for each in behaviours)
-        lines.append(f"  runs of {name}: {told}")
+        seen = ", ".join(f"{each.how} after {each.lasts_us / SECOND_US:g} s" for each in behaviours)
+        lines.append(f"  runs of {name}: {seen}")
     if plan.run_timeout_us is not None:
         lines.append(f"  run_timeout {plan.run_timeout_us / SECOND_US:g} s")
     if plan.wave != WAVE:

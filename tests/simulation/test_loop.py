@@ -82,14 +82,14 @@ def test_the_dead_do_not_speak() -> None:
 def test_clock_steps_wake_sleepers_and_are_told() -> None:
     """A sleeper wakes when the clock shows the time, whether it passed or was set; watchers hear of it."""
     world, woken = World(), []
-    told: list[Step] = []
+    seen: list[Step] = []
 
     async def sleeper() -> None:
         await world.clock.sleep_until(START + timedelta(hours=1))
         woken.append(world.steady.now_us)
 
     world.loop.create_task(sleeper())
-    unwatch = world.clock.watch(told.append)
+    unwatch = world.clock.watch(seen.append)
     world.loop.run_until(60 * SECOND_US)
     world.clock.step(-30 * 60 * SECOND_US)
     world.loop.run_until(3_600 * SECOND_US)
@@ -98,8 +98,8 @@ def test_clock_steps_wake_sleepers_and_are_told() -> None:
     world.loop.run_until(3_601 * SECOND_US)
     assert woken == [3_600 * SECOND_US]
     start_us = instant_of(START)
-    assert told[0] == Step(start_us + 60 * SECOND_US, start_us - 29 * 60 * SECOND_US)
+    assert seen[0] == Step(start_us + 60 * SECOND_US, start_us - 29 * 60 * SECOND_US)
     unwatch()
     world.clock.step(SECOND_US)
-    assert len(told) == 2
+    assert len(seen) == 2
     world.loop.bury()

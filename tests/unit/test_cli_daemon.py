@@ -122,9 +122,9 @@ def test_colour(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_timers_as_json(path: Path) -> None:
     """Machines get the daemon's own answer."""
-    told = answer("timers", "--socket", str(path))
-    assert (told["status"], told["source"]) == ("enabled", "daemon")
-    assert [timer["id"] for timer in told["timers"]] == ["backup", "poll"]
+    seen = answer("timers", "--socket", str(path))
+    assert (seen["status"], seen["source"]) == ("enabled", "daemon")
+    assert [timer["id"] for timer in seen["timers"]] == ["backup", "poll"]
 
 
 def test_one_timer(path: Path) -> None:
@@ -146,9 +146,9 @@ def test_switch(path: Path) -> None:
     [said] = lines("timers", "--socket", str(path))
     assert said.startswith("The timer subsystem is off: it is experimental")
     assert "duly timers --on" in said
-    told = answer("timers", "--socket", str(path))
-    assert list(told) == ["status", "message"]
-    assert told["status"] == "disabled"
+    seen = answer("timers", "--socket", str(path))
+    assert list(seen) == ["status", "message"]
+    assert seen["status"] == "disabled"
     for command in ("trigger", "enable", "disable"):
         result = run(command, "backup", "--socket", str(path), "--json")
         assert (result.exit_code, json.loads(result.stdout)["status"]) == (1, "disabled")
@@ -326,16 +326,16 @@ def test_history_without_the_database(path: Path, daemon: FakeDaemon) -> None:
 def test_following(path: Path) -> None:
     """Following a run that has ended shows it and ends."""
     result = run("logs", "--run", "1", "-f", "--socket", str(path))
-    told = "".join(f"2025-12-31 03:30:00 {line}\n" for line in ("one", "two", "three"))
-    assert (result.exit_code, result.stdout) == (0, told)
+    seen = "".join(f"2025-12-31 03:30:00 {line}\n" for line in ("one", "two", "three"))
+    assert (result.exit_code, result.stdout) == (0, seen)
     shown = run("logs", "--run", "1", "-f", "--json", "--socket", str(path)).stdout.splitlines()
     assert [json.loads(line)["run"]["id"] for line in shown] == [1]
 
 
 def test_why(path: Path) -> None:
     """The slots of a timer are answered from the daemon's history."""
-    told = answer("why", "backup", "--at", "2026-01-01T03:30", "--socket", str(path))
-    assert (told["kind"], told["run"]["id"], told["source"]) == ("fired", 4, "daemon")
+    seen = answer("why", "backup", "--at", "2026-01-01T03:30", "--socket", str(path))
+    assert (seen["kind"], seen["run"]["id"], seen["source"]) == ("fired", 4, "daemon")
     shown = lines("why", "backup", "-n", "2", "--socket", str(path))
     assert [line.split()[2:5] for line in shown[:2]] == [["fired", "run", "1"], ["fired", "run", "4"]]
     assert run("why", "bakup", "--socket", str(path)).exit_code == 3
@@ -345,8 +345,8 @@ def test_why(path: Path) -> None:
 
 def test_why_without_a_calendar(path: Path) -> None:
     """A timer that no calendar fires is answered with its schedule and its runs, also for the N latest."""
-    told = answer("why", "poll", "--socket", str(path))
-    assert (told["kind"], told["slot"], told["next_run_at"]) == ("no-slot", None, None)
+    seen = answer("why", "poll", "--socket", str(path))
+    assert (seen["kind"], seen["slot"], seen["next_run_at"]) == ("no-slot", None, None)
     for words in ((), ("-n", "3")):
         shown = lines("why", "poll", *words, "--socket", str(path))
         assert "its schedule: 5s after start-up; 5m after each run of mail" in shown[0]
@@ -367,9 +367,9 @@ def test_plan(path: Path, here: Path) -> None:
         "- timer poll",
         "0 to add, 1 to change, 3 to remove; 1 stay as they are.",
     ]
-    told = answer("plan", "new.toml", "--socket", str(path))
-    assert told["source"] == "daemon"
-    assert told["changed"][0]["keys"] == [{"key": "env", "before": None, "after": None, "names": ["TOKEN"]}]
+    seen = answer("plan", "new.toml", "--socket", str(path))
+    assert seen["source"] == "daemon"
+    assert seen["changed"][0]["keys"] == [{"key": "env", "before": None, "after": None, "names": ["TOKEN"]}]
 
 
 # --- acting ---
@@ -616,8 +616,8 @@ def test_terminal_is_not_obeyed(monkeypatch: pytest.MonkeyPatch, path: Path, dae
 
     from duly.cli import logs  # noqa: PLC0415 - its stdout is replaced
 
-    told = DaemonProxy(None, str(path)).read("logs", run=1)
+    seen = DaemonProxy(None, str(path)).read("logs", run=1)
     monkeypatch.setattr(sys, "stdout", Terminal())
-    logs._write(told["output"])
+    logs._write(seen["output"])
     assert shown == ["red \\x1b[31m\tx\n"]
     assert click.unstyle(shown[0]) == shown[0]

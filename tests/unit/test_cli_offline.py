@@ -142,9 +142,9 @@ def test_timers(here: Path) -> None:
     remember(here, RUNS, MISSES, [timer_row()])
     result = run("timers")
     assert "this is what its store remembers" in result.stderr
-    told = answer("timers")
-    assert told["source"] == "store"
-    [timer] = told["timers"]
+    seen = answer("timers")
+    assert seen["source"] == "store"
+    [timer] = seen["timers"]
     assert (timer["enabled"], timer["last_result"], timer["last_exit"]) == (False, "success", 0)
     assert timer["last_miss_reason"] == "overlap"
     assert timer["next_run_at"] is None  # it is switched off
@@ -168,10 +168,10 @@ def test_services(here: Path) -> None:
 def test_status(here: Path) -> None:
     """The status says that the daemon is down, and a health check hears it."""
     remember(here, RUNS, MISSES, [timer_row()])
-    told = answer("status")
-    assert (told["source"], told["state"], told["pid"]) == ("store", "down", None)
-    assert "the daemon is not running" in told["health"]["reasons"]
-    assert told["store"] == str(here / "duly.db")
+    seen = answer("status")
+    assert (seen["source"], seen["state"], seen["pid"]) == ("store", "down", None)
+    assert "the daemon is not running" in seen["health"]["reasons"]
+    assert seen["store"] == str(here / "duly.db")
     assert run("status", "--check").exit_code == 69
     assert "not running" in run("status").stdout
 
@@ -179,9 +179,9 @@ def test_status(here: Path) -> None:
 def test_history_and_logs(here: Path) -> None:
     """Runs, misses and output are read from the store."""
     remember(here, RUNS, MISSES, [])
-    told = answer("history")
-    assert [row["id"] for row in told["runs"]] == [8, 7]
-    assert [row["reason"] for row in told["misses"]] == ["overlap"]
+    seen = answer("history")
+    assert [row["id"] for row in seen["runs"]] == [8, 7]
+    assert [row["reason"] for row in seen["misses"]] == ["overlap"]
     assert [row["id"] for row in answer("history", "hourly")["runs"]] == [7]
     assert run("logs", "backup").stdout == "saved\n"
     assert run("logs", "backup", "-f", "--no-timestamps").stdout == "saved\n"
@@ -254,10 +254,10 @@ def test_store_of_a_scheduler(here: Path) -> None:
 def test_plan_of_the_same_file(here: Path) -> None:
     """The file that the daemon was started with changes nothing."""
     remember(here, RUNS, MISSES, [timer_row()])
-    told = answer("plan")
-    assert (told["added"], told["changed"], told["removed"]) == ([], [], [])
-    assert len(told["unchanged"]) == 3
-    assert told["source"] == "store"
+    seen = answer("plan")
+    assert (seen["added"], seen["changed"], seen["removed"]) == ([], [], [])
+    assert len(seen["unchanged"]) == 3
+    assert seen["source"] == "store"
     assert "Nothing would change (3 entries)." in run("plan").stdout
 
 
@@ -303,10 +303,10 @@ def test_plan_of_a_broken_file(here: Path) -> None:
 def test_why(here: Path) -> None:
     """The slots of a timer are answered from its runs and misses in the store."""
     remember(here, RUNS, MISSES, [timer_row()])
-    told = answer("why", "hourly", "-n", "3")
-    assert [slot["kind"] for slot in told["answers"]] == ["missed", "fired", "pending"]
-    assert told["answers"][1]["run"]["id"] == 7
-    assert told["source"] == "store"
+    seen = answer("why", "hourly", "-n", "3")
+    assert [slot["kind"] for slot in seen["answers"]] == ["missed", "fired", "pending"]
+    assert seen["answers"][1]["run"]["id"] == 7
+    assert seen["source"] == "store"
     shown = run("why", "hourly", "-c", "duly.toml", "-n", "3").stdout.splitlines()
     assert "missed" in shown[0]
     assert run("why", "hourly").stdout.startswith('"hourly" has not answered its slot at')
@@ -328,9 +328,9 @@ def test_why_of_a_task_still_works(here: Path) -> None:
 
 def test_next(here: Path) -> None:
     """The firings of a timer come from its calendar; a cron text is one as before."""
-    told = answer("next", "hourly", "-n", "2", "--from", "2026-01-01T10:30")
-    assert (told["timer"], told["words"]) == ("hourly", "Every hour")
-    assert [firing["local"] for firing in told["firings"]] == [
+    seen = answer("next", "hourly", "-n", "2", "--from", "2026-01-01T10:30")
+    assert (seen["timer"], seen["words"]) == ("hourly", "Every hour")
+    assert [firing["local"] for firing in seen["firings"]] == [
         "2026-01-01T11:00:00+00:00",
         "2026-01-01T12:00:00+00:00",
     ]
@@ -343,8 +343,8 @@ def test_next_of_several_calendars(here: Path) -> None:
     """Several calendars are one list, each instant once; a date that never comes adds nothing."""
     calendars = "[{ minute = 0 }, { minute = [0, 30] }, { month = 2, day_of_month = 30 }]"
     (here / "duly.toml").write_text(TEXT.replace("{ minute = 0 }", calendars))
-    told = answer("next", "hourly", "-n", "3", "--from", "2026-01-01T10:10")
-    assert [firing["local"][11:16] for firing in told["firings"]] == ["10:30", "11:00", "11:30"]
+    seen = answer("next", "hourly", "-n", "3", "--from", "2026-01-01T10:10")
+    assert [firing["local"][11:16] for firing in seen["firings"]] == ["10:30", "11:00", "11:30"]
 
 
 def test_next_without_a_calendar(here: Path) -> None:
@@ -361,5 +361,5 @@ def test_next_of_a_fixed_rate(here: Path) -> None:
     assert "every counts from when the daemon first runs with it, which it never did" in said
     assert answer("next", "hourly")["firings"] == []
     remember(here, RUNS, MISSES, [timer_row()])  # registered 100 hours before 12:00
-    told = answer("next", "hourly", "-n", "3", "--from", "2026-01-10T12:34")
-    assert [firing["local"][11:19] for firing in told["firings"]] == ["13:15:00", "14:00:00", "14:45:00"]
+    seen = answer("next", "hourly", "-n", "3", "--from", "2026-01-10T12:34")
+    assert [firing["local"][11:19] for firing in seen["firings"]] == ["13:15:00", "14:00:00", "14:45:00"]

@@ -58,8 +58,8 @@ def run(*arguments: str) -> Result:
 def events(*arguments: str) -> list[tuple[str, str, str]]:
     result = run(*arguments, "--json")
     assert (result.exit_code, result.stderr) == (0, "")
-    told: Any = json.loads(result.stdout)
-    return [(event["at"], event["timer"], event["reason"]) for event in told["events"]]
+    seen: Any = json.loads(result.stdout)
+    return [(event["at"], event["timer"], event["reason"]) for event in seen["events"]]
 
 
 def test_clock_change() -> None:

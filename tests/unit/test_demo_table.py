@@ -84,16 +84,16 @@ def test_states(changes: dict[str, object], state: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "told"),
+    ("last", "emitted"),
     [
         (LastRun(DemoEnding.OK, EARLIER), "ok 1m ago"),
         (LastRun(DemoEnding.FAILED, NOW), "failed 0s ago"),
         (LastRun(DemoEnding.INTERRUPTED), "interrupted"),
     ],
 )
-def test_last_results(last: LastRun, told: str) -> None:
+def test_last_results(last: LastRun, emitted: str) -> None:
     """The last result says how it ended and how long ago that was."""
-    assert f"  {told}  " in row("steady", view_with("steady", last=last))
+    assert f"  {emitted}  " in row("steady", view_with("steady", last=last))
 
 
 def test_a_wide_terminal_says_what_each_task_does() -> None:

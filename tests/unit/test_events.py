@@ -226,8 +226,8 @@ async def test_fields_are_ready_for_json() -> None:
     await world.scheduler.initialize([world.task("b", "0 4 * * *")])
     world.clock.step(-10 * MINUTE)
     await world.scheduler.stop()
-    told: Any = [json.loads(json.dumps(event.fields)) for event in world.events]
-    assert told == [event.fields for event in world.events]
+    seen: Any = [json.loads(json.dumps(event.fields)) for event in world.events]
+    assert seen == [event.fields for event in world.events]
 
 
 def test_operator_is_told_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:

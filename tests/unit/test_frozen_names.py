@@ -13,5 +13,5 @@ def test_names_on_disk_and_on_the_wire_stay() -> None:
     changes = unified_diff(
         FROZEN.read_text().splitlines(), frozen().splitlines(), "accepted", "now", n=0, lineterm=""
     )
-    told = "\n".join(changes)
-    assert not told, f"{told}\n\nIf you mean it: python -m tests.unit.frozen > tests/unit/frozen_names.txt"
+    seen = "\n".join(changes)
+    assert not seen, f"{seen}\n\nIf you mean it: python -m tests.unit.frozen > tests/unit/frozen_names.txt"

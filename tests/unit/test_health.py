@@ -132,9 +132,9 @@ def test_jobs(
     expected: list[tuple[str, str | None]],
 ) -> None:
     """A job hangs, fails, has never succeeded or is disabled, in words that say since when and how often."""
-    told = found(view, timer, **options)
-    assert [state for state, _ in told] == [state for state, _ in expected]
-    for (_, message), (_, words) in zip(told, expected, strict=True):
+    seen = found(view, timer, **options)
+    assert [state for state, _ in seen] == [state for state, _ in expected]
+    for (_, message), (_, words) in zip(seen, expected, strict=True):
         assert words is None or message in {f"service job {words}", f"timer job {words}"}
 
 
@@ -150,8 +150,8 @@ def test_jobs(
 )
 def test_runs_of_other_machines(snapshot: dict[str, Any], expected: str | None) -> None:
     """Where this machine has no run of a job, its timer says how the last one ended."""
-    told = found(idle(), MINUTELY, views.TimerSnapshot(**snapshot))
-    assert [message for _, message in told] == (
+    seen = found(idle(), MINUTELY, views.TimerSnapshot(**snapshot))
+    assert [message for _, message in seen] == (
         [] if expected is None else [f"service job failed: {expected}{NEVER}"]
     )
 
@@ -184,8 +184,8 @@ def test_missing_runs(misses: list[str | None], expected: str | None) -> None:
     slots = ""
     for miss in misses:
         slots = after_slot(slots, miss)
-    told = found(idle("success"), MINUTELY, views.TimerSnapshot(slots=slots))
-    assert told == ([] if expected is None else [("missing runs", f"timer job: {expected}")])
+    seen = found(idle("success"), MINUTELY, views.TimerSnapshot(slots=slots))
+    assert seen == ([] if expected is None else [("missing runs", f"timer job: {expected}")])
 
 
 @pytest.mark.parametrize(("count", "p95_s"), [(0, None), (1, 1), (10, 10), (19, 19), (20, 19), (25, 24)])
@@ -222,11 +222,11 @@ def test_services_that_come_back(fields: dict[str, Any], expected: str | None) -
     """A service that failed three times, each time soon after it came up, is in a crash loop."""
     ended = RunRow(id=1, service="job", reason="restart", started_us=1, ended_us=2, result="exit")
     view = views.ServiceSnapshot(id="job", last_run=ended, past=ran("exit"), restarts=5, **fields)
-    told = found(view, None, type="simple")
-    assert [state for state, _ in told] == ([] if expected is None else [expected])
+    seen = found(view, None, type="simple")
+    assert [state for state, _ in seen] == ([] if expected is None else [expected])
     if expected == "crash loop":
         again = "service job restarts again and again, 5 times by now: exited with code 3"
-        assert told[0][1] == again
+        assert seen[0][1] == again
 
 
 def test_the_store_of_a_daemon_that_is_down() -> None:
@@ -247,9 +247,9 @@ def test_disabled_is_no_alarm() -> None:
 
 def test_status() -> None:
     """The status counts, names what is wrong, and says what comes next."""
-    told = msgspec.to_builtins(status_json(STATUS, CONFIG, SERVICES, TIMERS))
-    assert told["uptime_s"] == 3 * 3600 + 300
-    assert told["counts"] == {
+    seen = msgspec.to_builtins(status_json(STATUS, CONFIG, SERVICES, TIMERS))
+    assert seen["uptime_s"] == 3 * 3600 + 300
+    assert seen["counts"] == {
         "services": 3,
         "services_running": 1,
         "services_failed": 1,
@@ -257,9 +257,9 @@ def test_status() -> None:
         "timers": 2,
         "timers_running": 0,
     }
-    assert told["next_firing"] == {"timer": "backup", "at": "2026-01-02T03:30:00+00:00"}
-    assert told["timers"] == "enabled"
-    assert told["health"] == {
+    assert seen["next_firing"] == {"timer": "backup", "at": "2026-01-02T03:30:00+00:00"}
+    assert seen["timers"] == "enabled"
+    assert seen["health"] == {
         "ok": False,
         "reasons": [
             "service backup failed: exited with code 3; it has never succeeded",
@@ -321,34 +321,34 @@ def test_service_that_falls_over_is_not_well(result: str, *, is_well: bool) -> N
     waiting = views.ServiceSnapshot(
         id="web", state="waiting", restart_at_us=NOW_US, last_run=run, reason="ended; restarts after 4 s"
     )
-    told = health(STATUS, replace(CONFIG, invalid=()), [waiting], {})
-    assert told.ok is is_well
-    assert told.reasons == ([] if is_well else ["service web ended; restarts after 4 s"])
+    seen = health(STATUS, replace(CONFIG, invalid=()), [waiting], {})
+    assert seen.ok is is_well
+    assert seen.reasons == ([] if is_well else ["service web ended; restarts after 4 s"])
 
 
 def test_misses_alone_warn_and_all_is_well() -> None:
     """A miss that nobody meant is a warning, in words, and not a reason of bad health."""
     fine = replace(CONFIG, invalid=())
     missed = {"backup": views.TimerSnapshot(last_missed_us=us("11:55"), last_miss_reason="shutdown")}
-    told = health(STATUS, fine, SERVICES[:1], missed)
-    assert (told.ok, told.reasons) == (True, [])
-    (warning,) = told.warnings
+    seen = health(STATUS, fine, SERVICES[:1], missed)
+    assert (seen.ok, seen.reasons) == (True, [])
+    (warning,) = seen.warnings
     why = "the daemon was down, stopping or asleep"
     assert warning == f"timer backup missed 2026-01-01 11:55, because {why}, and has not run since"
 
 
 def test_status_behind_a_closed_switch() -> None:
     """While the switch is closed the status says so, and counts no timer."""
-    told = status_json(STATUS, CONFIG, SERVICES, None)
-    assert told.timers == "disabled"
-    assert "experimental" in told.timers_message
-    assert told.next_firing is None
-    assert not [name for name in told.counts if name.startswith("timers")]
+    seen = status_json(STATUS, CONFIG, SERVICES, None)
+    assert seen.timers == "disabled"
+    assert "experimental" in seen.timers_message
+    assert seen.next_firing is None
+    assert not [name for name in seen.counts if name.startswith("timers")]
 
 
 def test_settings_without_anything() -> None:
     """An empty configuration has an empty, healthy status."""
     empty = Config(CONFIG.path, Settings())
-    told = status_json(STATUS, empty, (), None)
-    assert told.health.ok
-    assert told.counts["services"] == 0
+    seen = status_json(STATUS, empty, (), None)
+    assert seen.health.ok
+    assert seen.counts["services"] == 0

@@ -47,9 +47,9 @@ class Watched:
 
     def run(self, service: str = "backup", result: str = "success", **fields: Any) -> None:
         """Let a run begin and end now."""
-        told = {"service": service, "runId": 1, "reason": "schedule"} | fields
-        self.emit("ServiceRunStarted", **told, pid=7)
-        self.emit("ServiceRunEnded", **told, result=result, exitCode=0, signal=None, duration=2000)
+        seen = {"service": service, "runId": 1, "reason": "schedule"} | fields
+        self.emit("ServiceRunStarted", **seen, pid=7)
+        self.emit("ServiceRunEnded", **seen, result=result, exitCode=0, signal=None, duration=2000)
 
     def samples(self) -> dict[str, float]:
         """Every sample by its name and labels, as it stands in the text."""
@@ -74,15 +74,15 @@ def test_runs_of_tasks() -> None:
     watched.emit("TaskRunCompleted", taskName="a", **FINE)
     watched.emit("TaskRunStarted", taskName="a", scheduledTime=due, actualTime=due, cause="interrupted")
     watched.emit("TaskRunFailed", taskName="a", duration=10, success=False, error="no")
-    told = watched.samples()
-    assert told["duly_runs_total{kind=task,name=a,reason=cron,result=success,timer=}"] == 1
-    assert told["duly_runs_total{kind=task,name=a,reason=interrupted,result=failure,timer=}"] == 1
-    assert told["duly_run_duration_seconds_count{kind=task,name=a}"] == 2
-    assert told["duly_run_duration_seconds_sum{kind=task,name=a}"] == pytest.approx(1.51)
-    assert told["duly_run_duration_seconds_bucket{kind=task,le=0.01,name=a}"] == 1
-    assert told["duly_start_lag_seconds_count{kind=task,name=a}"] == 1, "what was cut off had no due"
-    assert told["duly_start_lag_seconds_sum{kind=task,name=a}"] == pytest.approx(0.02)
-    assert "duly_running{kind=task,name=a}" not in told
+    seen = watched.samples()
+    assert seen["duly_runs_total{kind=task,name=a,reason=cron,result=success,timer=}"] == 1
+    assert seen["duly_runs_total{kind=task,name=a,reason=interrupted,result=failure,timer=}"] == 1
+    assert seen["duly_run_duration_seconds_count{kind=task,name=a}"] == 2
+    assert seen["duly_run_duration_seconds_sum{kind=task,name=a}"] == pytest.approx(1.51)
+    assert seen["duly_run_duration_seconds_bucket{kind=task,le=0.01,name=a}"] == 1
+    assert seen["duly_start_lag_seconds_count{kind=task,name=a}"] == 1, "what was cut off had no due"
+    assert seen["duly_start_lag_seconds_sum{kind=task,name=a}"] == pytest.approx(0.02)
+    assert "duly_running{kind=task,name=a}" not in seen
 
 
 def test_runs_of_services() -> None:
@@ -92,11 +92,11 @@ def test_runs_of_services() -> None:
     watched.run(result="exit", reason="manual")
     for run_id in (5, 6):
         watched.emit("ServiceRunStarted", service="web", runId=run_id, reason="boot", pid=1)
-    told = watched.samples()
-    assert told["duly_runs_total{kind=service,name=backup,reason=schedule,result=success,timer=nightly}"] == 1
-    assert told["duly_runs_total{kind=service,name=backup,reason=manual,result=exit,timer=}"] == 1
-    assert told["duly_running{kind=service,name=web}"] == 2
-    assert told["duly_run_duration_seconds_sum{kind=service,name=backup}"] == 4
+    seen = watched.samples()
+    assert seen["duly_runs_total{kind=service,name=backup,reason=schedule,result=success,timer=nightly}"] == 1
+    assert seen["duly_runs_total{kind=service,name=backup,reason=manual,result=exit,timer=}"] == 1
+    assert seen["duly_running{kind=service,name=web}"] == 2
+    assert seen["duly_run_duration_seconds_sum{kind=service,name=backup}"] == 4
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def test_next_dues_of_tasks() -> None:
     watched.emit("TaskAdded", taskName="a", cronExpression="30 * * * *", retryDelayMs=0)
     watched.emit("TaskScheduled", taskName="b", cronExpression="0 0 1 1 *", retryDelayMs=0)
     name = "duly_seconds_until_next_due{kind=task,name=a}"
-    told = watched.samples()
-    assert told[name] == 1800
-    assert told["duly_seconds_until_next_due{kind=task,name=b}"] == 364.5 * 86_400
+    seen = watched.samples()
+    assert seen[name] == 1800
+    assert seen["duly_seconds_until_next_due{kind=task,name=b}"] == 364.5 * 86_400
     new = {"cronExpression": "15 * * * *", "retryDelayMs": 0}
     watched.emit("TaskOverridden", taskName="a", changeType="cron", oldState=new, newState=new)
     assert watched.samples()[name] == 900
@@ -153,26 +153,26 @@ def test_next_dues_of_tasks() -> None:
 
 def reading(kind: str, name: str, **known: Any) -> Reading:
     """A reading, with its instants as datetimes."""
-    told: dict[str, Any] = {
+    seen: dict[str, Any] = {
         key: instant_of(value) if isinstance(value, datetime) else value for key, value in known.items()
     }
-    return Reading(kind=kind, name=name, **told)
+    return Reading(kind=kind, name=name, **seen)
 
 
 def daemon(*entries: Reading, states: Sequence[tuple[str, str, str]] = (), **counts: int) -> dict[str, Any]:
     """The option that has a daemon tell these readings."""
-    told = Readings(entries, states, counts.get("problems", 0), counts.get("invalid", 0))
-    return {"readings": lambda: told}
+    seen = Readings(entries, states, counts.get("problems", 0), counts.get("invalid", 0))
+    return {"readings": lambda: seen}
 
 
 def test_next_dues_of_timers() -> None:
     """The next due of a timer is read; one that nothing has answered stays in the past."""
-    told = Watched(
+    seen = Watched(
         **daemon(reading("timer", "t", due_us=START + MINUTE), reading("timer", "late", due_us=BEFORE))
     ).samples()
-    assert told["duly_next_due_timestamp_seconds{kind=timer,name=t}"] == (START + MINUTE).timestamp()
-    assert told["duly_next_due_timestamp_seconds{kind=timer,name=late}"] == (BEFORE).timestamp()
-    assert told["duly_seconds_until_next_due{kind=timer,name=late}"] == -60, "the old name"
+    assert seen["duly_next_due_timestamp_seconds{kind=timer,name=t}"] == (START + MINUTE).timestamp()
+    assert seen["duly_next_due_timestamp_seconds{kind=timer,name=late}"] == (BEFORE).timestamp()
+    assert seen["duly_seconds_until_next_due{kind=timer,name=late}"] == -60, "the old name"
 
 
 def test_readings_of_a_daemon() -> None:
@@ -186,15 +186,15 @@ def test_readings_of_a_daemon() -> None:
             invalid=3,
         )
     )
-    told = watched.samples()
-    assert told["duly_expected_interval_seconds{kind=service,name=backup}"] == 3600
-    assert told["duly_last_result{kind=service,name=backup}"] == 0
+    seen = watched.samples()
+    assert seen["duly_expected_interval_seconds{kind=service,name=backup}"] == 3600
+    assert seen["duly_last_result{kind=service,name=backup}"] == 0
     success = "duly_last_success_timestamp_seconds{kind=service,name=backup}"
-    assert told[success] == BEFORE.timestamp()
-    assert [told[f"duly_service_up{{name={name}}}"] for name in ("web", "down")] == [1, 0]
-    assert told["duly_timer_enabled{name=t}"] == 0
-    assert (told["duly_invalid_entries{}"], told["duly_reload_failed{}"]) == (3, 0)
-    assert not [key for key in told if "interval" in key and "web" in key]
+    assert seen[success] == BEFORE.timestamp()
+    assert [seen[f"duly_service_up{{name={name}}}"] for name in ("web", "down")] == [1, 0]
+    assert seen["duly_timer_enabled{name=t}"] == 0
+    assert (seen["duly_invalid_entries{}"], seen["duly_reload_failed{}"]) == (3, 0)
+    assert not [key for key in seen if "interval" in key and "web" in key]
     watched.run("backup")
     assert watched.samples()[success] == START.timestamp(), "an event is newer than what is read"
     watched.emit("ConfigurationRefused", error="no")
@@ -229,13 +229,13 @@ def test_misses_faults_and_violations() -> None:
     watched.emit("TimerMissed", timer="t", target="a", reason="overlap", slot="x")
     watched.emit("StoreFault", error="full")
     watched.emit("PropertyViolated", property="S1c", taskName="a", at="x", reason="y")
-    told = watched.samples()
-    assert told["duly_misses_total{reason=overlap,timer=t}"] == 1
-    assert told["duly_violations_total{property=S1c}"] == 1
-    assert (told["duly_store_faults_total{}"], told["duly_store_faulty{}"]) == (1, 1)
+    seen = watched.samples()
+    assert seen["duly_misses_total{reason=overlap,timer=t}"] == 1
+    assert seen["duly_violations_total{property=S1c}"] == 1
+    assert (seen["duly_store_faults_total{}"], seen["duly_store_faulty{}"]) == (1, 1)
     watched.emit("StoreRecovered", error="full")
-    told = watched.samples()
-    assert (told["duly_store_faults_total{}"], told["duly_store_faulty{}"]) == (1, 0)
+    seen = watched.samples()
+    assert (seen["duly_store_faults_total{}"], seen["duly_store_faulty{}"]) == (1, 0)
 
 
 def test_a_write_ends_a_fault() -> None:
@@ -245,10 +245,10 @@ def test_a_write_ends_a_fault() -> None:
     watched.metrics.store_wrote(0.002, is_written=False)
     assert watched.samples()["duly_store_faulty{}"] == 1
     watched.metrics.store_wrote(0.002, is_written=True)
-    told = watched.samples()
-    assert told["duly_store_faulty{}"] == 0
-    assert told["duly_store_write_seconds_count{}"] == 2
-    assert told["duly_store_write_seconds_bucket{le=0.0025}"] == 2
+    seen = watched.samples()
+    assert seen["duly_store_faulty{}"] == 0
+    assert seen["duly_store_write_seconds_count{}"] == 2
+    assert seen["duly_store_write_seconds_bucket{le=0.0025}"] == 2
 
 
 def test_nodes_of_a_cluster() -> None:
@@ -260,13 +260,13 @@ def test_nodes_of_a_cluster() -> None:
     watched.emit("NodeFenced", node=7, name="n", runs=["a"])
     watched.emit("NodeReturned", node=8, before=7, kept=[], released=[])
     watched.emit("TrustLost", runs=["a", "b"])
-    told = {name.removesuffix("{}"): value for name, value in watched.samples().items()}
-    assert (told["duly_claims_total"], told["duly_restarted_runs_total"]) == (2, 1)
-    assert (told["duly_fenced_nodes_total"], told["duly_node_returns_total"]) == (1, 1)
-    assert told["duly_cut_off_runs_total"] == 2
-    assert (told["duly_nodes"], told["duly_heartbeat_age_seconds"]) == (3, 0.5)
-    assert told["duly_oldest_xmin_age"] == 70
-    assert told["duly_claim_lag_seconds"] == 0.25
+    seen = {name.removesuffix("{}"): value for name, value in watched.samples().items()}
+    assert (seen["duly_claims_total"], seen["duly_restarted_runs_total"]) == (2, 1)
+    assert (seen["duly_fenced_nodes_total"], seen["duly_node_returns_total"]) == (1, 1)
+    assert seen["duly_cut_off_runs_total"] == 2
+    assert (seen["duly_nodes"], seen["duly_heartbeat_age_seconds"]) == (3, 0.5)
+    assert seen["duly_oldest_xmin_age"] == 70
+    assert seen["duly_claim_lag_seconds"] == 0.25
 
 
 def test_names_are_bounded() -> None:
@@ -275,18 +275,18 @@ def test_names_are_bounded() -> None:
     for name in ("a", "b", "c", "d"):
         watched.run(name)
         watched.emit("ServiceRunStarted", service=name, runId=9, reason="boot", pid=1)
-    told = watched.samples()
+    seen = watched.samples()
     counted = "duly_runs_total{{kind=service,name={},reason=schedule,result=success,timer=}}"
-    assert [told.get(counted.format(name)) for name in ("a", "b", "c", "other")] == [1, 1, None, 2]
+    assert [seen.get(counted.format(name)) for name in ("a", "b", "c", "other")] == [1, 1, None, 2]
     measured = "duly_run_duration_seconds_count{{kind=service,name={}}}"
-    assert [told.get(measured.format(name)) for name in ("a", "b", "other")] == [1, None, 3]
-    assert told["duly_running{kind=service,name=other}"] == 2
-    assert not [name for name in told if "since_last_success" in name and "name=other" in name]
+    assert [seen.get(measured.format(name)) for name in ("a", "b", "other")] == [1, None, 3]
+    assert seen["duly_running{kind=service,name=other}"] == 2
+    assert not [name for name in seen if "since_last_success" in name and "name=other" in name]
     watched.emit("ConfigurationReloaded", added=[], changed=[], removed=["service a"])
     watched.run("c")
-    told = watched.samples()
-    assert [told.get(counted.format(name)) for name in ("a", "c")] == [None, 1]
-    assert not [name for name in told if "name=a," in name and "duly_running" not in name]
+    seen = watched.samples()
+    assert [seen.get(counted.format(name)) for name in ("a", "c")] == [None, 1]
+    assert not [name for name in seen if "name=a," in name and "duly_running" not in name]
 
 
 def test_many_names_stay_few() -> None:
@@ -315,9 +315,9 @@ def test_hostile_names() -> None:
         watched.run(name)
     for accept, read in (("", read_text), (OPENMETRICS, read_openmetrics)):
         families = read(watched.metrics.exposition(accept=accept).decode())
-        told = [sample for family in families for sample in family.samples]
-        assert {sample.labels["name"] for sample in told if sample.name == "duly_runs_total"} == set(names)
-        assert not [sample for sample in told if sample.name == "duly_fake"]
+        seen = [sample for family in families for sample in family.samples]
+        assert {sample.labels["name"] for sample in seen if sample.name == "duly_runs_total"} == set(names)
+        assert not [sample for sample in seen if sample.name == "duly_fake"]
 
 
 def test_formats() -> None:
@@ -353,20 +353,20 @@ def test_a_scheduler_that_is_watched() -> None:
 
         await scheduler.initialize([("a", "* * * * *", fine, MINUTE), ("b", "* * * * *", bad, MINUTE)])
         await clock.advance(2 * MINUTE)
-        told = samples_in(metrics.exposition())
+        seen = samples_in(metrics.exposition())
         await scheduler.stop()
-        return told
+        return seen
 
-    told = asyncio.run(scenario())
-    assert told["duly_runs_total{kind=task,name=a,reason=cron,result=success,timer=}"] >= 2
-    assert told["duly_runs_total{kind=task,name=b,reason=cron,result=failure,timer=}"] >= 2
-    assert told["duly_start_lag_seconds_count{kind=task,name=a}"] >= 2
-    assert told["duly_next_due_timestamp_seconds{kind=task,name=a}"] == at("12:03:00").timestamp()
-    assert told["duly_last_success_timestamp_seconds{kind=task,name=a}"] == at("12:02:00").timestamp()
-    assert told["duly_expected_interval_seconds{kind=task,name=a}"] == 60
-    assert [told[f"duly_last_result{{kind=task,name={name}}}"] for name in "ab"] == [1, 0]
-    assert told["duly_seconds_until_next_due{kind=task,name=a}"] == 30
-    assert told["duly_seconds_since_last_success{kind=task,name=a}"] == 30
+    seen = asyncio.run(scenario())
+    assert seen["duly_runs_total{kind=task,name=a,reason=cron,result=success,timer=}"] >= 2
+    assert seen["duly_runs_total{kind=task,name=b,reason=cron,result=failure,timer=}"] >= 2
+    assert seen["duly_start_lag_seconds_count{kind=task,name=a}"] >= 2
+    assert seen["duly_next_due_timestamp_seconds{kind=task,name=a}"] == at("12:03:00").timestamp()
+    assert seen["duly_last_success_timestamp_seconds{kind=task,name=a}"] == at("12:02:00").timestamp()
+    assert seen["duly_expected_interval_seconds{kind=task,name=a}"] == 60
+    assert [seen[f"duly_last_result{{kind=task,name={name}}}"] for name in "ab"] == [1, 0]
+    assert seen["duly_seconds_until_next_due{kind=task,name=a}"] == 30
+    assert seen["duly_seconds_since_last_success{kind=task,name=a}"] == 30
 
 
 def test_a_due_that_is_not_answered_stays() -> None:
@@ -380,13 +380,13 @@ def test_a_due_that_is_not_answered_stays() -> None:
         async with app:
             await clock.advance(3 * MINUTE)
             name = "duly_next_due_timestamp_seconds{kind=task,name=a}"
-            told = [samples_in(metrics.exposition()).get(name)]
+            seen = [samples_in(metrics.exposition()).get(name)]
             release.set()
             await clock.advance(timedelta(seconds=1))
-            told.append(samples_in(metrics.exposition()).get(name))
+            seen.append(samples_in(metrics.exposition()).get(name))
             await app.pause("a")
-            told.append(samples_in(metrics.exposition()).get(name))
-        return told
+            seen.append(samples_in(metrics.exposition()).get(name))
+        return seen
 
     assert asyncio.run(scenario()) == [at("12:01:00").timestamp(), at("12:04:00").timestamp(), None]
 
@@ -419,11 +419,11 @@ def test_expected_intervals(schedule: Schedule, interval_s: float | None) -> Non
 
 def test_writes_are_timed(tmp_path: Path) -> None:
     """Each write of a store is told with its time, one that failed as such."""
-    told: list[tuple[float, bool]] = []
+    seen: list[tuple[float, bool]] = []
 
     async def scenario() -> None:
         store = SQLiteStore(tmp_path / "state.db")
-        store.on_write = lambda seconds, *, is_written: told.append((seconds, is_written))
+        store.on_write = lambda seconds, *, is_written: seen.append((seconds, is_written))
         await store.open("id")
         await store.write(lambda connection: connection.execute("CREATE TABLE t (x)"))
         with pytest.raises(StoreError):
@@ -431,8 +431,8 @@ def test_writes_are_timed(tmp_path: Path) -> None:
         await store.close()
 
     asyncio.run(scenario())
-    assert [is_written for _, is_written in told] == [True, False]
-    assert all(0 < seconds < 60 for seconds, _ in told)
+    assert [is_written for _, is_written in seen] == [True, False]
+    assert all(0 < seconds < 60 for seconds, _ in seen)
 
 
 # --- the dashboard and the rules ---
@@ -524,9 +524,9 @@ def test_the_page_lists_every_metric() -> None:
 def test_health() -> None:
     """What is not simply well has a series for each of its states; how much is wrong is counted."""
     states = [("service", "backup", "hung"), ("service", "backup", "failing"), ("timer", "poll", "disabled")]
-    told = Watched(**daemon(states=states, problems=2)).samples()
-    assert told["duly_problems{}"] == 2
-    assert {key: value for key, value in told.items() if key.startswith("duly_health")} == {
+    seen = Watched(**daemon(states=states, problems=2)).samples()
+    assert seen["duly_problems{}"] == 2
+    assert {key: value for key, value in seen.items() if key.startswith("duly_health")} == {
         "duly_health{kind=service,name=backup,state=hung}": 1,
         "duly_health{kind=service,name=backup,state=failing}": 1,
         "duly_health{kind=timer,name=poll,state=disabled}": 1,
@@ -546,8 +546,8 @@ def test_text_is_made_in_another_thread() -> None:
     made = watched.metrics.taken()
     watched.now += timedelta(seconds=50)
     with ThreadPoolExecutor(1) as pool:
-        told = samples_in(pool.submit(made).result())
-    assert told["duly_seconds_until_next_due{kind=timer,name=nightly}"] == 60
+        seen = samples_in(pool.submit(made).result())
+    assert seen["duly_seconds_until_next_due{kind=timer,name=nightly}"] == 60
     assert asked == [threading.current_thread()]
     assert watched.samples()["duly_seconds_until_next_due{kind=timer,name=nightly}"] == 10
 

@@ -66,8 +66,8 @@ def report(made: Outcome, *names: str) -> Report:
     return Report(made, Header(v=1, tz="Europe/Berlin", impl="test 1"), chain)
 
 
-def text(told: Report) -> list[str]:
-    return ["".join(piece.text for piece in line) for line in text_lines(told)]
+def text(seen: Report) -> list[str]:
+    return ["".join(piece.text for piece in line) for line in text_lines(seen)]
 
 
 START = position(4, RunStart(t=NINE_MS, id="backup", run=3))
@@ -82,8 +82,8 @@ def test_every_property_has_a_line() -> None:
     assert [line.split()[0] for line in lines if line.startswith("  ") and line.split()[0] in PROPERTIES] == [
         *PROPERTIES
     ]
-    [told] = [line for line in lines if line.startswith("  S1a")]
-    assert told.split(maxsplit=5) == ["S1a", "holds", "12,345", "0", "0", PROPERTIES["S1a"]]
+    [seen] = [line for line in lines if line.startswith("  S1a")]
+    assert seen.split(maxsplit=5) == ["S1a", "holds", "12,345", "0", "0", PROPERTIES["S1a"]]
 
 
 def test_closing_line() -> None:
@@ -130,22 +130,22 @@ def test_many_violations_are_counted() -> None:
     many = [violation("S1d", 10 + index, AGAIN) for index in range(MOST_SHOWN + 2)]
     made = outcome(*many, violation("T3", 100, AGAIN))
     made.tallies["S1d"].violated += 1000
-    told = report(made)
-    assert [finding.number for finding in told.shown] == list(range(1, MOST_SHOWN + 2))
-    assert told.not_shown == {"S1d": 1002}
-    assert "More violations, not shown here: 1,002 of S1d." in text(told)
+    seen = report(made)
+    assert [finding.number for finding in seen.shown] == list(range(1, MOST_SHOWN + 2))
+    assert seen.not_shown == {"S1d": 1002}
+    assert "More violations, not shown here: 1,002 of S1d." in text(seen)
 
 
 def test_faults_are_told_with_their_lines() -> None:
     """Faults of the trace are told apart from violations, in the file where they stand."""
     faults = tuple(Fault(line, f"fault {line}") for line in range(2, 2 + MOST_SHOWN + 3))
-    told = report(outcome(faults=faults), "a.jsonl", "b.jsonl")
-    lines = text(told)
+    seen = report(outcome(faults=faults), "a.jsonl", "b.jsonl")
+    lines = text(seen)
     assert "  a.jsonl line 2: fault 2" in lines
     assert "  b.jsonl line 1: fault 11" in lines
     assert "  and 3 more" in lines
     assert lines[-1].endswith(": inconclusive")
-    assert told.exit_code == 2
+    assert seen.exit_code == 2
 
 
 def test_caveats() -> None:
@@ -241,13 +241,13 @@ def test_roles() -> None:
 def test_json() -> None:
     """The object for machines has the same keys in the same order, whatever there is to tell."""
     start = position(2, InitStart(t=NINE_MS, call=1, regs=[("a", "* * * * *", 0.0)]))
-    told = as_dict(report(outcome(violation("S1c", 6, start, AGAIN), faults=(Fault(3, "torn"),)), "a.jsonl"))
-    assert list(told) == list(as_dict(report(Outcome())))
-    assert told["verdict"] == "violated"
-    assert told["from"] == "2026-01-05T09:00:00+01:00"
-    assert told["faults"] == [{"file": "a.jsonl", "line": 3, "reason": "torn", "unknown_event": False}]
-    [against] = told["violations"]
+    seen = as_dict(report(outcome(violation("S1c", 6, start, AGAIN), faults=(Fault(3, "torn"),)), "a.jsonl"))
+    assert list(seen) == list(as_dict(report(Outcome())))
+    assert seen["verdict"] == "violated"
+    assert seen["from"] == "2026-01-05T09:00:00+01:00"
+    assert seen["faults"] == [{"file": "a.jsonl", "line": 3, "reason": "torn", "unknown_event": False}]
+    [against] = seen["violations"]
     assert (against["property"], against["task"], against["line"]) == ("S1c", "backup", 6)
     assert [each["decisive"] for each in against["evidence"]] == [False, True]
     assert against["evidence"][0]["event"] == {"ev": "InitStart", "t": NINE_MS, "call": 1, "tasks": 1}
-    assert json.loads(json.dumps(told)) == told
+    assert json.loads(json.dumps(seen)) == seen

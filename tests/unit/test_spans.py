@@ -81,14 +81,14 @@ def test_a_task_that_failed(traced: Traced) -> None:
 def test_a_run_of_a_timer(traced: Traced) -> None:
     """A run that a timer started has the timer, its due and the exit code, and nothing of other runs."""
     spans, due = traced.spans, START.isoformat()
-    told: dict[str, Any] = {"service": "backup", "runId": 7, "reason": "schedule", "timer": "nightly"}
+    seen: dict[str, Any] = {"service": "backup", "runId": 7, "reason": "schedule", "timer": "nightly"}
     spans.listener(
         event("TimerFired", timer="nightly", target="backup", reason="schedule", scheduledTime=due, runId=7)
     )
     parent = spans.environment(7, "backup")["TRACEPARENT"]
-    spans.listener(event("ServiceRunStarted", **told, pid=1))
+    spans.listener(event("ServiceRunStarted", **seen, pid=1))
     spans.listener(event("ServiceRunStarted", service="web", runId=8, reason="boot", pid=2))
-    spans.listener(event("ServiceRunEnded", 3, **told, result="exit", exitCode=3, signal=None, duration=3000))
+    spans.listener(event("ServiceRunEnded", 3, **seen, result="exit", exitCode=3, signal=None, duration=3000))
     (span,) = traced.finished()
     assert (span.name, span.start_time, span.end_time) == ("backup", START_NS, START_NS + 3 * SECOND_NS)
     assert span.attributes == {

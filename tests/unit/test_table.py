@@ -78,8 +78,8 @@ def test_ends_come_before_starts_of_the_same_moment() -> None:
 def test_unknown_ends_are_read_in_favour() -> None:
     """A run without an end ends when its task next starts; the last one is still running."""
     runs = "task,start,end,ok\na,0,,\na,3600000,,\n"
-    told = [(type(event).__name__, getattr(event, "t", None)) for event in events_of(runs)[2:]]
-    assert told == [("RunStart", 0), ("RunEnd", 3_600_000), ("RunStart", 3_600_000), ("End", 3_600_000)]
+    emitted = [(type(event).__name__, getattr(event, "t", None)) for event in events_of(runs)[2:]]
+    assert emitted == [("RunStart", 0), ("RunEnd", 3_600_000), ("RunStart", 3_600_000), ("End", 3_600_000)]
 
 
 def test_limits_cut_the_table() -> None:
@@ -87,8 +87,8 @@ def test_limits_cut_the_table() -> None:
     runs = "task,start,end,ok\na,0,10,\na,100,300,\na,400,900,\na,950,960,\n"
     limits = {"since": "200", "until": "800"}
     assert trace_of(runs, **limits).header.running == [("a", 2)]
-    told = [(type(event).__name__, getattr(event, "t", None)) for event in events_of(runs, **limits)]
-    assert told == [("InitStart", 200), ("InitEnd", 200), ("RunEnd", 300), ("RunStart", 400), ("End", 800)]
+    emitted = [(type(event).__name__, getattr(event, "t", None)) for event in events_of(runs, **limits)]
+    assert emitted == [("InitStart", 200), ("InitEnd", 200), ("RunEnd", 300), ("RunStart", 400), ("End", 800)]
 
 
 def test_a_table_without_runs_needs_a_first_moment() -> None:

@@ -21,9 +21,9 @@ STATUS = FakeDaemon().daemon_status()
 
 def test_timer() -> None:
     """The JSON of a timer has every field of its state, with times in ISO 8601 with an offset."""
-    *_, told = views.timers_json_steps(STATUS, CONFIG, TIMERS)
-    told = msgspec.to_builtins(told)
-    assert told["timers"][0] == {
+    *_, seen = views.timers_json_steps(STATUS, CONFIG, TIMERS)
+    seen = msgspec.to_builtins(seen)
+    assert seen["timers"][0] == {
         "id": "backup",
         "target": "backup",
         "enabled": True,
@@ -46,7 +46,7 @@ def test_timer() -> None:
         "member": None,
         "fault": None,
     }
-    assert {key: value for key, value in told.items() if key != "timers"} == {
+    assert {key: value for key, value in seen.items() if key != "timers"} == {
         "status": "enabled",
         "source": "daemon",
         "at": "2026-01-01T12:00:00+00:00",
@@ -66,8 +66,8 @@ def test_timer() -> None:
 
 def test_timer_that_nobody_knows() -> None:
     """A timer without a known state is shown as declared."""
-    *_, told = views.timers_json_steps(STATUS, CONFIG, {})
-    assert [(timer.id, timer.enabled, timer.next_run_at) for timer in told.timers] == [
+    *_, seen = views.timers_json_steps(STATUS, CONFIG, {})
+    assert [(timer.id, timer.enabled, timer.next_run_at) for timer in seen.timers] == [
         ("backup", True, None),
         ("poll", False, None),
     ]
@@ -89,9 +89,9 @@ def test_zone() -> None:
 
 def test_services() -> None:
     """Services come in the order of their declaration, each with its last run."""
-    told = msgspec.to_builtins(views.services_json(STATUS, CONFIG, reversed(SERVICES)))
-    assert [service["id"] for service in told["services"]] == ["web", "backup", "mail"]
-    web, backup, _ = told["services"]
+    seen = msgspec.to_builtins(views.services_json(STATUS, CONFIG, reversed(SERVICES)))
+    assert [service["id"] for service in seen["services"]] == ["web", "backup", "mail"]
+    web, backup, _ = seen["services"]
     assert (web["state"], web["pid"], web["restarts"], web["since"]) == (
         *("running", 77, 2),
         "2026-01-01T11:00:00+00:00",
@@ -113,7 +113,7 @@ def test_services() -> None:
         "pid": None,
         "machine": None,
     }
-    assert told["invalid"] == []
+    assert seen["invalid"] == []
 
 
 def test_service_that_nobody_knows() -> None:
@@ -153,10 +153,10 @@ def test_which_misses_are_worth_a_warning(reason: str, fields: dict[str, Any], *
 
 def test_disabled() -> None:
     """A closed switch is told in two keys, with how to open it; the parent switch has its own words."""
-    told = msgspec.to_builtins(views.disabled())
-    assert list(told) == ["status", "message"]
-    assert told["status"] == "disabled"
-    assert "timers = true" in told["message"]
+    seen = msgspec.to_builtins(views.disabled())
+    assert list(seen) == ["status", "message"]
+    assert seen["status"] == "disabled"
+    assert "timers = true" in seen["message"]
     assert "enabled = true" in views.disabled(is_parent_on=False).message
 
 
@@ -178,12 +178,12 @@ def test_next_firing() -> None:
 def test_history() -> None:
     """Runs and misses, and whether there are more."""
     runs = [row for row in RUNS if row is not None]
-    told = msgspec.to_builtins(views.history_json(STATUS, runs, MISSES, more=True))
-    assert [run["id"] for run in told["runs"]] == [1, 2, 4]
-    assert told["runs"][1]["running"]
-    assert told["runs"][1]["duration_s"] is None
-    assert told["misses"] == [{"timer": "poll", "at": "2026-01-01T11:55:00+00:00", "reason": "overlap"}]
-    assert told["more"] is True
+    seen = msgspec.to_builtins(views.history_json(STATUS, runs, MISSES, more=True))
+    assert [run["id"] for run in seen["runs"]] == [1, 2, 4]
+    assert seen["runs"][1]["running"]
+    assert seen["runs"][1]["duration_s"] is None
+    assert seen["misses"] == [{"timer": "poll", "at": "2026-01-01T11:55:00+00:00", "reason": "overlap"}]
+    assert seen["more"] is True
 
 
 def test_clock_set_back_during_a_run() -> None:
@@ -212,11 +212,11 @@ def test_last_lines(text: str, count: int | None, tail: str) -> None:
 def test_environment_is_not_told() -> None:
     """A definition shows that a value of the environment changed, and never the value."""
     backup = CONFIG.services[1]
-    told = views.definition(backup)
-    assert list(told["env"]) == ["TOKEN"]
-    assert "secret" not in str(told)
-    assert views.definition(replace(backup, env={"TOKEN": "other"})) != told
-    assert views.definition(replace(backup)) == told
+    seen = views.definition(backup)
+    assert list(seen["env"]) == ["TOKEN"]
+    assert "secret" not in str(seen)
+    assert views.definition(replace(backup, env={"TOKEN": "other"})) != seen
+    assert views.definition(replace(backup)) == seen
     assert '"env":["TOKEN"]' in views.definition_text(backup)
 
 
@@ -251,5 +251,5 @@ def test_exact_length(seconds: float, text: str) -> None:
 
 def test_miss_json() -> None:
     """A miss is told with its slot and its reason."""
-    told = views.miss_json(MissRow("a", NOW_US, "disabled"), UTC)
-    assert (told.timer, told.at, told.reason) == ("a", "2026-01-01T12:00:00+00:00", "disabled")
+    seen = views.miss_json(MissRow("a", NOW_US, "disabled"), UTC)
+    assert (seen.timer, seen.at, seen.reason) == ("a", "2026-01-01T12:00:00+00:00", "disabled")

@@ -92,13 +92,13 @@ def _run(
             if done.returncode == 0:
                 numbers = json.loads(done.stdout.splitlines()[-1])
                 results.add(case, numbers)
-                told = ", ".join(f"{key} {value:.4g}" for key, value in numbers.items())
+                seen = ", ".join(f"{key} {value:.4g}" for key, value in numbers.items())
             elif "ModuleNotFoundError" in done.stderr:
-                told = f"missing: {done.stderr.splitlines()[-1]}"
+                seen = f"missing: {done.stderr.splitlines()[-1]}"
             else:
                 failures += 1
-                told = f"BROKE\n{done.stderr}"
-            _say(f"{name} {count}/{len(waiting)}: {case}: {told}")
+                seen = f"BROKE\n{done.stderr}"
+            _say(f"{name} {count}/{len(waiting)}: {case}: {seen}")
     return failures
 
 

@@ -180,9 +180,9 @@ def _burst(case: Case, folder: Path) -> Numbers:
             delay_ms = 0.0 if probe is None else probe.end()
         cpu_s = host.cpu_s(daemon.pid) - before_s
         spawn_s, spawn_cpu_s = host.bare_spawns(folder / "bare", case.n)
-        told = daemon.client.ask("history", limit=1000)["runs"]
-        if len(told) != case.n or {run["result"] for run in told} != {"success"}:
-            raise RuntimeError(f"the history tells of {len(told)} runs instead of {case.n} successes")
+        seen = daemon.client.ask("history", limit=1000)["runs"]
+        if len(seen) != case.n or {run["result"] for run in seen} != {"success"}:
+            raise RuntimeError(f"the history tells of {len(seen)} runs instead of {case.n} successes")
     return numbers | {
         "cpu_ms": cpu_s * 1000 / case.n,
         "delay_ms": delay_ms,
@@ -223,11 +223,11 @@ def _reload(case: Case, folder: Path) -> Numbers:
         daemon.write("".join(services))
         probe = _Probe(daemon.client)
         try:
-            took_s, told = daemon.command("reload", "--json")
+            took_s, seen = daemon.command("reload", "--json")
         finally:
             delay_ms = probe.end()
-    if b"service-00000" not in told or b"service-00001" in told:
-        raise RuntimeError(f"another change was told: {told!r}")
+    if b"service-00000" not in seen or b"service-00001" in seen:
+        raise RuntimeError(f"another change was told: {seen!r}")
     return {"took_ms": took_s * 1000, "delay_ms": delay_ms, "load": host.load()}
 
 

@@ -57,8 +57,8 @@ class Connection:
 
     async def _asked(self, path: str, headers: dict[str, str]) -> Answer:
         reader = await self.begin(path, **headers)
-        status, told = await head(reader)
-        return Answer(status, told, await reader.readexactly(int(told.get("content-length", "0"))))
+        status, seen = await head(reader)
+        return Answer(status, seen, await reader.readexactly(int(seen.get("content-length", "0"))))
 
     def close(self) -> None:
         """Hang up."""

@@ -130,10 +130,10 @@ def _reported(findings: Iterator[tuple[Mutant, Finding]]) -> dict[str, Finding]:
 
 
 def _fate(mutant: Mutant, finding: Finding) -> str:
-    told = f"{finding.lives} lives, {finding.seconds} s"
+    seen = f"{finding.lives} lives, {finding.seconds} s"
     if finding.is_kill:
-        return f"killed by {finding.killed_by} at {finding.where} ({told}): {finding.reason[:150]}"
-    return f"{'lives, as it should' if mutant is CONTROL else 'SURVIVED'} ({told})"
+        return f"killed by {finding.killed_by} at {finding.where} ({seen}): {finding.reason[:150]}"
+    return f"{'lives, as it should' if mutant is CONTROL else 'SURVIVED'} ({seen})"
 
 
 if __name__ == "__main__":

@@ -70,15 +70,15 @@ def answers_of(python: Path, name: str) -> list[str]:
         sys.stderr.write(done.stderr.decode(errors="replace"))
     except subprocess.TimeoutExpired as error:
         output = error.stdout or b""
-    told = [str(json.loads(line)) for line in output.splitlines() if line.endswith(b'"')]
-    return [*told, *["no answer"] * (1 + len(QUESTIONS) - len(told))]
+    seen = [str(json.loads(line)) for line in output.splitlines() if line.endswith(b'"')]
+    return [*seen, *["no answer"] * (1 + len(QUESTIONS) - len(seen))]
 
 
 def page(answers: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """The page, piece by piece."""
     yield _HEAD
     yield f"\nMeasured with Python {platform.python_version()}: "
-    yield ", ".join(f"{name} {told[0]}".strip() for name, told in answers.items() if name != "duly") + ".\n"
+    yield ", ".join(f"{name} {seen[0]}".strip() for name, seen in answers.items() if name != "duly") + ".\n"
     for topic, title in _TOPICS.items():
         rows = [
             (index, question) for index, question in enumerate(QUESTIONS, start=1) if question.topic == topic
@@ -87,7 +87,7 @@ def page(answers: Mapping[str, Sequence[str]]) -> Iterator[str]:
         yield "| asked | text | " + " | ".join(answers) + " |\n"
         yield "|---" * (2 + len(answers)) + "|\n"
         for index, question in rows:
-            yield row(question, [told[index] for told in answers.values()])
+            yield row(question, [seen[index] for seen in answers.values()])
     yield "\n" + _LEGEND
 
 
