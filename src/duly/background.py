@@ -121,6 +121,7 @@ async def first_done(*futures: asyncio.Future[Any]) -> set[asyncio.Future[Any]]:
     finally:
         for future in futures:
             future.cancel()
+        # A cancelled task is not yet over: it may hold a lock or a connection until its last `finally`.
         await asyncio.wait(futures)
     return done
 

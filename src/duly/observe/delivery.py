@@ -153,6 +153,7 @@ def _call(command: tuple[str, ...], message: Message) -> None:
         except (OSError, ValueError) as error:
             raise DeliveryError(f"{command[0]}: {getattr(error, 'strerror', None) or error}") from None
         try:
+            # This blocks a thread that delivers one message after the other: a command may not hang in it.
             code = process.wait(_COMMAND_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)

@@ -62,6 +62,7 @@ class Pauses:
         try:
             await asyncio.wait([future, pause], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            # Also if the caller is cancelled: a pause that nobody waits for would wake for nothing.
             pause.cancel()
         if not future.done():
             pause.result()  # a clock that cannot sleep must not look like a long time
@@ -83,6 +84,7 @@ class Pauses:
         by_us = step.after_us - step.before_us
         for pause in self._live:
             pause.deadline_us = min(pause.deadline_us + by_us, LATEST_US)
+            # It sleeps until the old deadline; `wait` starts another for the new one.
             if pause.sleeper is not None:
                 pause.sleeper.cancel()
         self._on_step(by_us)

@@ -75,6 +75,7 @@ class Watchdog:
 
     async def close(self) -> None:
         """End the process. The runs that it watched go on."""
+        # First: `_keep` goes on only while it is the one that is noted here.
         keeping, self._keeping = self._keeping, None
         with self._lock:
             self._runs.clear()
@@ -82,6 +83,7 @@ class Watchdog:
             self._send("close")
             patience_s = 0 if self._process is None else _PATIENCE_S
         if keeping is not None:
+            # It reads "close" and exits by itself. One that is stopped does not, and is killed.
             await asyncio.wait([keeping], timeout=patience_s)
             keeping.cancel()
             await asyncio.wait([keeping])

@@ -121,6 +121,7 @@ class ServiceController:
             started_us=now_us,
         )
         self.state = services.starting(self.state, row.id, now_us, is_restart=is_return)
+        # Before anything is awaited: from here on `is_active` refuses a second run.
         self.execution = Execution(
             self.service,
             row,
@@ -157,6 +158,7 @@ class ServiceController:
             ending += [self._orphan_stopped(process) for process in self._left]
         if not ending:
             return True
+        # The grace and a while for what KILL ends. What waits for a disk is not waited for without end.
         patience_s = self._context.settings.kill_grace_sec + _DYING_S
         return await self._context.pauses.within(patience_s, asyncio.wait(ending))
 

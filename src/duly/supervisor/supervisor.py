@@ -250,6 +250,7 @@ class Supervisor:
 
     async def _stop(self) -> None:
         begun_us, calls = self._pauses.now_us(), list(self._calls)
+        # Before anything is taken down: a start or a reload under way must not bring it up again.
         for call in calls:
             call.cancel()
         for controller in self._controllers.values():
@@ -308,6 +309,7 @@ class Supervisor:
         """
         if self.is_stopping:
             raise ServiceError(Refused.STOPPING, service_id)
+        # Nothing is awaited between the look and the start: two callers cannot both find it idle.
         execution = self._startable(service_id).begin(Reason.MANUAL.value)
         await asyncio.wait([execution.settled])
         return execution.row.id

@@ -277,6 +277,7 @@ class LocalTimers:
         try:
             await self._backend.flush()
         except StoreError:
+            # Taken back: a switch that a restart forgets must not hold until then.
             async with self._backend.writing:
                 self._change(name, lambda timer: switched_back(timer, before))
             raise
