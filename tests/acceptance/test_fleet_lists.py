@@ -117,7 +117,6 @@ def with_pages(machine: Machine) -> int:
 
 
 def page(port: int, path: str) -> str:
-    """A page that is there."""
     status, _, body = ask(port, "GET", path)
     assert status == 200, body
     return unescape(body)

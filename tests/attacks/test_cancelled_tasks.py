@@ -221,7 +221,6 @@ class PlainClock:
         return self._clock.now()
 
     async def sleep_until(self, moment: datetime) -> None:
-        """Sleep."""
         await self._clock.sleep_until(moment)
 
 

@@ -61,7 +61,6 @@ def end(at_ms: float, *, ok: bool = True, **fields: Any) -> Any:
 
 
 def stop_start(at_ms: float, call: int, **fields: Any) -> Any:
-    """`stop` is called."""
     return at_ms, "StopStart", {"call": call, **fields}
 
 

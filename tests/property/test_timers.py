@@ -205,7 +205,6 @@ class World:
     # --- runs ---
 
     def end(self, target: str, run: Run, how: RunResult) -> None:
-        """A run ends."""
         del self.live[target]
         self.last_end[target] = self.wall
         if not self.is_up:

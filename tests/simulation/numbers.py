@@ -50,7 +50,6 @@ class Numbers:
 
 
 def numbers_of(life: Life) -> Numbers:
-    """The numbers of one life."""
     start = datetime_at(life.plan.start_us, UTC)
     end = max(datetime_at(life.last_us, UTC), start + timedelta(microseconds=life.steady_us))
     return Numbers(
@@ -69,7 +68,6 @@ def numbers_of(life: Life) -> Numbers:
 
 
 def numbers_of_cluster(life: ClusterLife) -> Numbers:
-    """The numbers of one life of a cluster."""
     return Numbers(
         lives=1,
         simulated_us=life.steady_us,

@@ -24,7 +24,6 @@ from tests.worlds.daemons import CONFIG, FakeDaemon, elsewhere, listening, us
 
 @pytest.fixture
 def daemon() -> FakeDaemon:
-    """The daemon."""
     return FakeDaemon()
 
 

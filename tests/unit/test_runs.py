@@ -7,7 +7,6 @@ from duly.engine.runs import ActiveRun, Runs
 
 
 def runs_noting(ends: list[BaseException | None]) -> Runs[Any]:
-    """Runs that note how each ends."""
     return Runs(
         lambda: 1,
         lambda _run: True,

@@ -41,7 +41,6 @@ class World:
         self.emit("TimersEnabled", timers=1)
 
     def new_monitor(self) -> TimerMonitor:
-        """The monitor."""
         return TimerMonitor(
             self.declared,
             [self.told.append],
@@ -97,7 +96,6 @@ class World:
         self.emit("ServiceRunStarted", service="job", runId=run, reason=reason, timer="t", pid=1)
 
     def end(self, result: str = "success", run: int = 1) -> None:
-        """End the run."""
         fields = {"service": "job", "runId": run, "reason": "schedule", "timer": "t", "duration": 1}
         self.emit("ServiceRunEnded", **fields, result=result)
         self.emit("TimerRunEnded", timer="t", target="job", runId=run, result=result, duration=1)

@@ -137,7 +137,6 @@ class Gate:
         return sum(line.startswith("began") for line in self.lines)
 
     def let_through(self) -> None:
-        """Let one through."""
         os.write(self._handle, b".")
 
     def close(self) -> None:
@@ -187,7 +186,6 @@ class Redis:
             self._process = None
 
     def client(self, database: int) -> Any:
-        """A client of it."""
         import redis  # noqa: PLC0415 - as above
 
         return redis.Redis(port=self.port, db=database)
@@ -253,7 +251,6 @@ class Beat:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it."""
         command = [sys.executable, "-m", "celery", "-A", "tests.worlds.celery:app", "beat", "-l", "INFO"]
         command += ["-S", self._scheduler, "--pidfile="]
         with self.log.open("ab") as file:
@@ -289,7 +286,6 @@ class Program:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it."""
         self.process = subprocess.Popen(self._command, cwd=ROOT, env=self._env)
 
     def kill(self) -> None:

@@ -127,11 +127,9 @@ class FakeDaemon:
         )
 
     def services(self) -> Sequence[views.ServiceSnapshot]:
-        """How its services are."""
         return SERVICES
 
     def timers(self) -> Mapping[str, views.TimerSnapshot] | None:
-        """How its timers are."""
         return self.snapshots
 
     async def refresh(self) -> None:
@@ -161,7 +159,6 @@ class FakeDaemon:
         await self.endings.setdefault(run_id, asyncio.Event()).wait()
 
     async def start_service(self, service_id: str, /) -> int:
-        """Start a service."""
         if self.hold is not None:
             self.is_holding.set()
             await self.hold.wait()
@@ -182,7 +179,6 @@ class FakeDaemon:
         return 41
 
     async def stop_service(self, service_id: str, /) -> None:
-        """Stop a service."""
         self.did.append(("stop", service_id))
 
     async def trigger(self, timer_id: str, /) -> int:

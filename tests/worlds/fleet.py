@@ -183,7 +183,6 @@ class Fleet(Processes):
     # --- looking ---
 
     def notes(self, job: str = "") -> list[Note]:
-        """What jobs have noted, or one of them."""
         found = []
         for at, line in enumerate(self._notes.read_text().splitlines()):
             name, machine, pid, kind = line.split()

@@ -22,7 +22,6 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """The blocks of a page in one language."""
     return [text for name, text in BLOCK.findall(page.read_text()) if name == language]
 
 

@@ -204,7 +204,6 @@ class HeldRepository(MemoryTimerRepository):
 
 
 def state_of(timers: LocalTimers, name: str) -> TimerState:
-    """One timer."""
     return next(timer for timer in timers.all() if timer.name == name)
 
 
@@ -327,5 +326,4 @@ class TimerWorld:
 
 
 def names(timers: Sequence[TimerState]) -> list[str]:
-    """The names of timers."""
     return [item.name for item in timers]

@@ -190,11 +190,9 @@ class World:
         )
 
     def services(self) -> Sequence[views.ServiceSnapshot]:
-        """How its services are."""
         return list(self.states.values())
 
     def timers(self) -> Mapping[str, views.TimerSnapshot] | None:
-        """How its timers are."""
         return dict(self.snapshots) if self.is_timer_switch_on else None
 
     async def refresh(self) -> None:
@@ -234,14 +232,12 @@ class World:
     # --- what it does ---
 
     async def start_service(self, service_id: str, /) -> int:
-        """Start a service."""
         if service_id == "queue":
             raise OperationError(FAILED, f"{service_id} was not started: it is cursed")
         self.did.append(("start", service_id))
         return await self.run_began(service_id, "manual")
 
     async def stop_service(self, service_id: str, /) -> None:
-        """Stop a service."""
         self.did.append(("stop", service_id))
         self.states[service_id] = views.ServiceSnapshot(id=service_id, state="stopped", since_us=now_us())
         self.emit("ServiceRunEnded", service=service_id)
@@ -302,7 +298,6 @@ class World:
         return row.id
 
     async def run_ended(self, run_id: int, result: str = "success", exit_code: int | None = 0) -> None:
-        """A run ends."""
         row = await self.history.run(run_id)
         assert row is not None
         output = self.outputs.pop(run_id)

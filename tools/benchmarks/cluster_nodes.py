@@ -31,8 +31,6 @@ class EndedError(Exception):
 
 
 class NodeProcess:
-    """One process."""
-
     def __init__(self, orders: Orders, log: IO[bytes]) -> None:
         python = APSCHEDULER_4 if orders.contestant == "APScheduler 4" else Path(sys.executable)
         if not python.exists():

@@ -46,7 +46,6 @@ def cases(*, quick: bool) -> list[Case]:
 
 
 def measure(case: Case) -> Numbers:
-    """Measure one case."""
     match case.contestant:
         case "verify":
             return _verified(case.n)

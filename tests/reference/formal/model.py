@@ -136,7 +136,6 @@ class TraceModel:
         return self.some(S(~(self.at([call.answered]) | self.ok), self.at([call.begun])) for call in calls)
 
     def running_run(self, run: FormalRun) -> Truths:
-        """Whether one run is running."""
         start = self.at([max(run.begun, 0)])  # a run of the file before this one runs from the first position
         return S(~(self.at([run.ended]) | self.crash), start)
 

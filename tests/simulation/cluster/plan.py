@@ -35,8 +35,6 @@ Items = tuple[SharedTask, ...]
 
 
 class BodyEnding(StrEnum):
-    """What a body does."""
-
     RETURN = "return"
     RAISE = "raise"
     EXIT = "exit"
