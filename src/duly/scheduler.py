@@ -78,13 +78,13 @@ class Scheduler:
         self._clock = watched = (
             DatabaseClock() if clock is None and isinstance(place, ClusterStore) else watchable(clock)
         )
-        heard_by = _checked_listeners(listeners)
-        self._announcer = Announcer(heard_by, watched.now)
+        checked = _checked_listeners(listeners)
+        self._announcer = Announcer(checked, watched.now)
         self._announce = self._announcer.announce
         limits = RunLimits(_checked_limit(max_concurrent_runs), _checked_timeout_us(run_timeout))
         self._backend = task_backend_of(place, watched, self._announcer, limits)
         self._poller = self._backend.poller
-        objects: list[object] = [*heard_by]
+        objects: list[object] = [*checked]
         for watcher in objects:
             if isinstance(watcher, TaskWatcher):
                 watcher.watch_tasks(self._backend.known)

@@ -139,8 +139,8 @@ def may_make_up(timer: TimerState, at_us: Instant, now_us: Instant) -> bool:
 def _noted_lost(timer: TimerState, slot_us: Instant, now_us: Instant) -> TimerState:
     """The timer with a slot noted as missed; other triggers, and a run that was cut off, stand as before."""
     # One that came while an earlier session was stopping was announced then.
-    is_told = timer.misses == 0 and timer.last_missed_us == slot_us
-    if not is_told:
+    is_announced = timer.misses == 0 and timer.last_missed_us == slot_us
+    if not is_announced:
         timer = with_miss(timer, slot_us, Miss.SHUTDOWN if timer.is_enabled else Miss.DISABLED)
     answered_us = max(timer.answered_us, now_us)
     slot_us = slot_after(timer.calendars, answered_us, timer.registered_us)

@@ -80,7 +80,7 @@ class StoredTimers:
         outcome.unreadable.extend(error for name, (_, error) in self._damaged.items() if name in names)
         return outcome
 
-    def recalled_timers(
+    def restored_timers(
         self, declared: list[DeclaredTimer], context: ReconciliationContext
     ) -> dict[str, TimerState]:
         """Those of *declared* that the store has known since before their definition was invalid."""

@@ -130,9 +130,9 @@ class LocalTimers:
             self._backend.account_for_steps()
             declared = self._declared_timers(definitions)
             context = self._context(is_start_up=False)
-            recalled = self._stored.recalled_timers(declared, context)
-            outcome = self._stored.reconciliation(declared, self._book.tasks | recalled, context)
-            outcome.recalled.extend(timer for timer in outcome.kept if timer.name in recalled)
+            restored = self._stored.restored_timers(declared, context)
+            outcome = self._stored.reconciliation(declared, self._book.tasks | restored, context)
+            outcome.restored.extend(timer for timer in outcome.kept if timer.name in restored)
             named = {*invalid, *(item.definition.id for item in declared)}
             gone = self._stored.names_gone(named)
             try:

@@ -42,7 +42,7 @@ class TimerReconciliation:
     removed: list[TimerState] = field(default_factory=list)
     touched: list[TimerState] = field(default_factory=list)
     """Timers declared as before that must be written all the same."""
-    recalled: list[TimerState] = field(default_factory=list)
+    restored: list[TimerState] = field(default_factory=list)
     """Timers declared as before that were not at work, because their definition was invalid meanwhile."""
     unreadable: list[TimerRecordError] = field(default_factory=list)
     """Of declared timers that do not run, because their row is damaged."""
@@ -53,7 +53,7 @@ class TimerReconciliation:
 
     @property
     def put(self) -> list[TimerState]:
-        return [*self.added, *(after for _, after in self.changed), *self.touched, *self.recalled]
+        return [*self.added, *(after for _, after in self.changed), *self.touched, *self.restored]
 
 
 class ReconciliationContext(NamedTuple):
@@ -157,7 +157,7 @@ def emit_outcome(announcer: Announcer, outcome: TimerReconciliation) -> None:
         announce(
             "TimerOverridden", timer=after.name, target=after.target, before=before.text, after=after.text
         )
-    for timer in outcome.recalled:
+    for timer in outcome.restored:
         announce("TimerRecalled", timer=timer.name, target=timer.target)
     for timer in outcome.removed:
         announce("TimerRemoved", timer=timer.name, target=timer.target)
