@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from duly.config.schema import Calendar, Timer
-from duly.daemon.slots import SlotKind, TimerPast, why, why_latest
+from duly.daemon.slots import SlotKind, TimerPast, record_of, why, why_latest
+from duly.daemon.views import TimerSnapshot
+from duly.instant import SECOND_US
 from duly.store.history import MissRow, RunRow
 from duly.timers.calendar import CalendarCache
 from tests.worlds.daemons import us
@@ -168,6 +170,17 @@ def test_without_a_calendar() -> None:
     for calendars in ((), (Calendar(month=(2,), day_of_month=(30,)),)):
         assert why(record(calendars=calendars)).kind is SlotKind.NO_SLOT
         assert why(record(calendars=calendars), at("2026-01-09 04:00")).kind is SlotKind.NO_SLOT
+
+
+def test_a_fixed_rate_before_its_first_slot() -> None:
+    """A timer with a fixed rate that is new has had no slot: where the rate counts from is none."""
+    timer, now_us = Timer("poll", "job", every=3600), us("2026-01-10 12:00")
+    snapshot = TimerSnapshot(registered_us=now_us - 60 * SECOND_US)
+    found = why(record_of(timer, snapshot, UTC, now_us, runs=(), misses=()))
+    assert (found.kind, found.sentence) == (
+        SlotKind.NO_SLOT,
+        '"poll" has had no slot yet; its schedule: Every 1h.',
+    )
 
 
 def test_latest_runs_without_a_calendar() -> None:

@@ -148,7 +148,7 @@ def why(record: TimerPast, at: datetime | None = None) -> SlotAnswer:
     """What became of the slot in the minute of *at*, or of the latest slot."""
     if at is None:
         slot_us = slot_at_or_before(record.calendars, record.now_us, record.registered_us or 0)
-        if slot_us is None:
+        if slot_us is None or slot_us == record.registered_us:  # a fixed rate counts from there
             return _no_slot_yet(record)
         return _slot(record, slot_us)
     minute = minute_of(at, record.zone)
@@ -208,7 +208,7 @@ def _no_slot(record: TimerPast, minute_us: Instant, words: Words) -> SlotAnswer:
 
 def _no_slot_yet(record: TimerPast) -> SlotAnswer:
     schedule = f"; its schedule: {record.schedule}" if record.schedule else ""
-    said = f"has had no slot of a calendar{schedule}"
+    said = f"has had no slot {'yet' if record.calendars else 'of a calendar'}{schedule}"
     latest = sorted(record.runs, key=lambda run: run.started_us, reverse=True)[:LATEST_RUNS]
     return SlotAnswer(SlotKind.NO_SLOT, _sentence(record, said), runs=tuple(latest))
 
