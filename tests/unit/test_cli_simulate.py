@@ -115,6 +115,7 @@ def test_nothing() -> None:
         (("--from", "2026-01-02", "--to", "2026-01-01"), 2, "--to has to be later"),
         (("--from", "noon"), 2, "is not a time"),
         (("--timer", "nobody"), 3, "there is no timer nobody"),
+        (("--timer", "nihgtly"), 3, "did you mean nightly?"),
         (("none.toml",), 4, "none.toml"),
         (("--from", "9999-01-01"), 2, "is not a time"),
     ],

@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 import click
 
 from duly.background import first_done
-from duly.cli.options import config_file, config_option, loaded_config, moment_of, refused_time
+from duly.cli.options import (
+    config_file,
+    config_option,
+    loaded_config,
+    moment_of,
+    refused_time,
+    unknown_timer,
+)
 from duly.cli.output import Column, CommandError, json_option, print_answer, table, terminal_width, wants_json
 from duly.clock import HostClock
 from duly.config.schema import Config, config_zone
@@ -99,8 +106,8 @@ def _check_known(config: Config, only: tuple[str, ...]) -> None:
     known = {timer.id for timer in config.timers}
     for name in only:
         if name not in known:
-            message = f"there is no timer {name[:200]} that could be used in {config.path}"
-            raise CommandError("not_found", message, exit_code=3, facts={"id": name})
+            invalid = [(bad.id, bad.reason) for bad in config.invalid if bad.is_of("timer")]
+            raise unknown_timer(name, known, invalid, f" in {config.path}")
 
 
 def _moment(text: str | None, zone: tzinfo) -> datetime | None:
