@@ -108,10 +108,13 @@ def test_intervals(tmp_path: Path) -> None:
         {
             "rate.timer": "[Timer]\nOnBootSec=5min\nOnUnitActiveSec=1h\n",
             "rate.service": SERVICE,
-            "after.timer": "[Timer]\nOnStartupSec=30\nOnUnitInactiveSec=90s\nUnit=rate.service\n",
+            "after.timer": (
+                "[Timer]\nOnStartupSec=30\nOnUnitInactiveSec=90s\nUnit=rate.service\nRandomizedDelaySec=9\n"
+            ),
         },
     )
     assert result.exit_code == 0, result.stderr
+    assert "after.timer:5: RandomizedDelaySec=9 is not translated" in result.stderr
     after, rate = load(tmp_path / "duly.toml").timers
     assert (rate.on_startup_sec, rate.every, rate.after_end, rate.persistent) == (300, 3600, False, False)
     assert (after.on_startup_sec, after.on_unit_active_sec, after.after_end) == (30, 90, True)

@@ -291,6 +291,22 @@ def test_random_delay_in_words() -> None:
     assert words == f"At 03:00, every day; {later // 60}m {later % 60}s later (random_delay)"
 
 
+def test_what_has_no_slots_is_not_moved(tmp_path: Path) -> None:
+    """A delay and dates that a job without slots says itself are pointed out; those of all jobs are not."""
+    path = tmp_path / "duly.toml"
+    when = ("on_startup = 1", "every = 5\nafter_end = true", "every = 5", 'daily = "1:00"')
+    more = 'random_delay = "10m"\nexclude = "2026-12-25"\n'
+    jobs = [f'[[job]]\nid = "{number}"\ncommand = "x"\n{each}\n' for number, each in enumerate(when)]
+    path.write_text("[supervisor]\ntimers = true\n" + more.join(jobs) + more)
+    found = load(path)
+    assert [(each.id, each.reason.partition(":")[0]) for each in found.warnings] == [
+        (number, f"{key} has no effect") for number in "01" for key in ("random_delay", "exclude")
+    ]
+    assert ["random_delay" in schedule_text(each) for each in found.timers] == [False, False, True, True]
+    path.write_text("[supervisor]\ntimers = true\n[defaults]\n" + more + "".join(jobs))
+    assert load(path).warnings == ()
+
+
 ICS = (
     "BEGIN:VCALENDAR\r\nBEGIN:VEVENT\r\nDTSTART;VALUE=DATE:20261224\r\nDTEND;VALUE=DATE:20261227\r\n"
     "SUMMARY:Christ\r\n mas\r\nEND:VEVENT\r\n{}END:VCALENDAR\r\n"

@@ -395,6 +395,11 @@ def expression_of(calendar: Calendar) -> CronExpression:
     return CronExpression.of_masks(text, (minute, hour, day, month, weekday))
 
 
+def has_slots(timer: Timer) -> bool:
+    """Whether it has times that are known ahead, which can be later or left out."""
+    return bool(timer.on_calendar) or timer.at is not None or timer.every is not None
+
+
 # --- what a configuration says by default ---
 
 

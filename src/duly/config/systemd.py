@@ -275,8 +275,11 @@ def _job(found: Translated, timer: _Unit, service: _Unit | None, target: str) ->
     job |= {"id": timer.id, **_when(found, timer)}
     job["persistent"] = timer.last("Persistent").lower() in _TRUE
     job["retry_intervals"] = []
-    if delays := timer.lines("RandomizedDelaySec"):
-        job["random_delay"] = f"{_seconds(delays[-1]):g}s"
+    for line in timer.lines("RandomizedDelaySec"):
+        if "on_calendar" in job or ("every" in job and "after_end" not in job):
+            job["random_delay"] = f"{_seconds(line):g}s"
+        else:
+            timer.refuse(line)
     found.remarks += timer.untranslated()
     return job
 

@@ -21,6 +21,7 @@ from duly.config.schema import (
     Timer,
     Warned,
     database_of,
+    has_slots,
     starts_at_boot,
 )
 from duly.formatting import did_you_mean, exact_length, quoted
@@ -126,6 +127,11 @@ def _of_timer(
         yield "on_unit_active_sec", f"on_unit_active_sec {reason}; {remedy}"
     if clash is not None:
         yield "on_calendar", clash
+    if not has_slots(timer):
+        for key in ("random_delay", "exclude"):
+            # Where it is written itself: [defaults] hold for all jobs.
+            if not {key, f"{key}_sec"}.isdisjoint(checked.written.place.keys):
+                yield key, f"{key} has no effect: what counts from a start or an end is not moved or left out"
 
 
 def _never_comes(timer: Timer) -> str | None:

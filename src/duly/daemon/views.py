@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from duly.config.schema import Calendar, Config, Service, Timer, expression_of
+from duly.config.schema import Calendar, Config, Service, Timer, expression_of, has_slots
 from duly.cron.english import in_english
 from duly.daemon.json_types import (
     DisabledJson,
@@ -220,6 +220,8 @@ def schedule_text(timer: Timer) -> str:
         said.append(f"{exact_length(timer.on_startup_sec)} after start-up")
     if timer.on_unit_active_sec is not None:
         said.append(f"{exact_length(timer.on_unit_active_sec)} after each run of {timer.target}")
+    if not has_slots(timer):
+        return "; ".join(said)
     if later_s := offset_s(timer.id, round(timer.random_delay_sec * SECOND_US)):
         said.append(f"{exact_length(later_s)} later (random_delay)")
     if timer.exclude:
