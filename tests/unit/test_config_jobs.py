@@ -291,6 +291,21 @@ def test_random_delay_in_words() -> None:
     assert words == f"At 03:00, every day; {later // 60}m {later % 60}s later (random_delay)"
 
 
+def test_an_order_of_jobs_holds_up_no_timer() -> None:
+    """What a job comes after, or requires, is for starts of the daemon, and who relies on it is warned."""
+    web = {"id": "web", "command": "x"}
+    rows = (
+        job(daily="1:00", requires=["web"]),
+        job(id="b", daily="2:00", after=["a"]),
+        job(id="c", daily="3:00", after=["web"], at_startup=True),
+    )
+    found = config(*rows, services=[web, {**web, "id": "other", "after": ["web"]}])
+    assert [(each.id, each.reason.partition(":")[0]) for each in found.warnings] == [
+        ("a", "requires holds up only a start of the daemon"),
+        ("b", "after holds up only a start of the daemon"),
+    ]
+
+
 def test_what_has_no_slots_is_not_moved(tmp_path: Path) -> None:
     """A delay and dates that a job without slots says itself are pointed out; those of all jobs are not."""
     path = tmp_path / "duly.toml"

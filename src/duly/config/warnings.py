@@ -91,7 +91,14 @@ def _of_service(
         elif name in usable and usable[name].stage > service.stage:
             later = f"it starts later, in stage {usable[name].stage}"
             yield "after", f"after {quoted(name)} has no effect: {later}"
-    if service.enabled and starts_at_boot(service, targets):
+    is_booted = starts_at_boot(service, targets)
+    for key in () if is_booted else ("after", "requires"):
+        if getattr(service, key):
+            yield (
+                key,
+                f"{key} holds up only a start of the daemon: a timer or a person starts this one anyway",
+            )
+    if service.enabled and is_booted:
         for name in service.requires:
             if (why := _never_up(usable[name], targets)) is not None:
                 yield "requires", f"will not start: it requires {quoted(name)}, which {why}"
