@@ -320,6 +320,11 @@ def test_what_has_no_slots_is_not_moved(tmp_path: Path) -> None:
     assert ["random_delay" in schedule_text(each) for each in found.timers] == [False, False, True, True]
     path.write_text("[supervisor]\ntimers = true\n[defaults]\n" + more + "".join(jobs))
     assert load(path).warnings == ()
+    late = "[defaults]\npersistent = false\n[supervisor]\ntimers = true\n"
+    path.write_text(f'{late}{jobs[3]}catch_up_window = "1h"\n')
+    assert [each.reason for each in load(path).warnings] == [
+        "catch_up_window has no effect: persistent is false"
+    ]
 
 
 ICS = (

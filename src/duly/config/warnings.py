@@ -134,11 +134,15 @@ def _of_timer(
         yield "on_unit_active_sec", f"on_unit_active_sec {reason}; {remedy}"
     if clash is not None:
         yield "on_calendar", clash
+    idle = {} if timer.persistent else {"catch_up_window": "persistent is false"}
     if not has_slots(timer):
-        for key in ("random_delay", "exclude"):
-            # Where it is written itself: [defaults] hold for all jobs.
-            if not {key, f"{key}_sec"}.isdisjoint(checked.written.place.keys):
-                yield key, f"{key} has no effect: what counts from a start or an end is not moved or left out"
+        idle |= dict.fromkeys(
+            ("random_delay", "exclude"), "only times of a clock or a rate are moved or left out"
+        )
+    for key, why in idle.items():
+        # Where it is written itself: [defaults] hold for all jobs.
+        if not {key, f"{key}_sec"}.isdisjoint(checked.written.place.keys):
+            yield key, f"{key} has no effect: {why}"
 
 
 def _never_comes(timer: Timer) -> str | None:
