@@ -227,7 +227,7 @@ def test_nothing_to_ask(tmp_path: Path) -> None:
         (["--trace", "trace.jsonl", "--store", "state.db"], "not both"),
         (["--tz", "UTC"], "--tz is for --store only"),
         (["--trace", "nowhere"], "No such file"),
-        (["--trace", "state.db"], "not a trace"),
+        (["--trace", "state.db"], '"state.db", line 1: not a trace'),
         (["--store", "nowhere"], "there is no such file"),
         (["--store", "."], "is not a file"),
         (["--store", "trace.jsonl"], "is not a SQLite database"),

@@ -176,8 +176,10 @@ def _moment(text: str | None) -> datetime | None:
 
 def _from_trace(names: tuple[str, ...], task: str, at: datetime | None, count: int | None) -> WhyAnswers:
     with ExitStack() as stack:
-        trace = Trace(Files([(name, open_input(stack, name)) for name in names]).lines())
-        answers = [why_in_trace(trace, task, at)] if count is None else why_latest(trace, task, count, at)
+        files = Files([(name, open_input(stack, name)) for name in names])
+        with input_errors(files):
+            trace = Trace(files.lines())
+            answers = [why_in_trace(trace, task, at)] if count is None else why_latest(trace, task, count, at)
     return WhyAnswers(answers, zone_of(trace.header.tz), trace.header.tz)
 
 
