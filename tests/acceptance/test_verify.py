@@ -410,8 +410,10 @@ def test_targets_of_one_scheduler(trace: Path) -> None:
     assert (done.returncode, "1 missed" in done.stdout) == (1, True)
 
 
-def test_targets_of_a_faulty_trace(trace: Path) -> None:
-    """With --targets a trace that cannot be matched says so; nobody waits for numbers in vain."""
+def test_targets_that_cannot_be_matched(trace: Path) -> None:
+    """With --targets a trace with a fault, or of timers, says why there are no numbers."""
     trace.write_bytes(lines([{}, *GOOD]))
     done = verify(trace, "--targets")
     assert (done.returncode, "dues and runs cannot be matched" in done.stdout) == (2, True)
+    trace.write_bytes(lines([GOOD[-1]], {**HEADER, "kind": "timers", "node": "a"}))
+    assert "targets: V1 says whether" in verify(trace, "--targets").stdout

@@ -44,6 +44,7 @@ _LONGEST_LINE_BYTES = 1 << 26
 _PROGRESS_FROM_BYTES = 20_000_000
 _PROGRESS_EVERY_LINES = 20_000
 _NOT_WHOLE = "the trace has a fault or a gap, or one of a node is missing; dues and runs cannot be matched"
+_OF_TIMERS = "V1 says whether every slot of a timer was answered"
 _GZIP_MAGIC = b"\x1f\x8b"
 _STYLES: dict[TextRole, dict[str, Any]] = {
     TextRole.GOOD: {"fg": "green"},
@@ -231,9 +232,10 @@ def _report(source: Files, *, is_matched: bool) -> Report:
     header = header_of(1, source.head)
     account = None
     is_whole = not outcome.fault_count and not outcome.gaps and not outcome.is_partial
-    is_wanted = is_matched or (is_whole and (is_cluster or _is_foreign(header)))
-    if is_wanted and not is_of_timers and source.is_rereadable:
-        account = account_of(source.lines()) if is_whole else Account(refused=_NOT_WHOLE)
+    why_not = _OF_TIMERS if is_of_timers else "" if is_whole else _NOT_WHOLE
+    is_wanted = is_matched or (not why_not and (is_cluster or _is_foreign(header)))
+    if is_wanted and source.is_rereadable:
+        account = Account(refused=why_not) if why_not else account_of(source.lines())
     return Report(outcome, header, source.chain, account)
 
 
