@@ -1,51 +1,38 @@
 """`duly verify`: judge a recorded trace, and tell what it shows.
 
-Reading is streaming: a trace of any length passes through without being kept. Only the page (`--html`) reads
-it a second time, so what can be read only once (a pipe) is then kept in a temporary file. Exit codes: 0
+The judge reads a trace once; the page (`--html`) and the matching (`--targets`) read it again. Exit codes: 0
 nothing is held against the scheduler, 1 a property is violated, 2 the input cannot be judged, is itself at
 fault, or has a gap in which nothing was recorded, 70 the checker itself failed. Code 1 is a verdict: no crash
 and no Ctrl-C may end with it.
 """
 
-import errno
 import json
 import os
-import stat
-import sys
 import traceback
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import partial
-from gzip import BadGzipFile, GzipFile
 from importlib.util import find_spec
-from io import BufferedIOBase, BufferedReader
+from io import BufferedReader
 from pathlib import Path
-from shutil import copyfileobj
 from tempfile import TemporaryFile
 from typing import Any
 
 import click
-import msgspec
 
-from duly.cli.output import CommandError, json_option, unreadable, wants_json
+from duly.cli.output import CommandError, json_option, wants_json
+from duly.cli.trace_files import TraceFiles, input_errors, trace_files
 from duly.formatting import printable
 from duly.verify.cluster import judged_timers, judged_together
 from duly.verify.foreign.table import CsvError, lines_from_csv
 from duly.verify.judge import judged
 from duly.verify.reporting.cluster import cluster_pictures
-from duly.verify.reporting.report import Chain, Report, TextLine, TextRole, as_dict, text_lines
+from duly.verify.reporting.report import Report, TextLine, TextRole, as_dict, text_lines
 from duly.verify.reporting.timeline import pictures
 from duly.verify.targets import Account, account_of
-from duly.verify.trace import Header, TraceError, header_of
+from duly.verify.trace import header_of
 
-_LONGEST_LINE_BYTES = 1 << 26
-_PROGRESS_FROM_BYTES = 20_000_000
-_PROGRESS_EVERY_LINES = 20_000
 _NOT_WHOLE = "the trace has a fault or a gap, or one of a node is missing; dues and runs cannot be matched"
 _OF_TIMERS = "V1 says whether every slot of a timer was answered"
-_GZIP_MAGIC = b"\x1f\x8b"
 _STYLES: dict[TextRole, dict[str, Any]] = {
     TextRole.GOOD: {"fg": "green"},
     TextRole.BAD: {"fg": "red", "bold": True},
@@ -53,79 +40,6 @@ _STYLES: dict[TextRole, dict[str, Any]] = {
     TextRole.FAINT: {"dim": True},
     TextRole.STRONG: {"bold": True},
 }
-
-
-@dataclass(slots=True)
-class Files:
-    """The files of one trace, read in order; *chain* learns which line stands in which of them."""
-
-    files: list[tuple[str, BufferedReader]]
-    advance: Callable[[int], object] = lambda _: None
-    chain: Chain = field(default_factory=Chain)
-    nodes: tuple[str | None, ...] = ()
-    """The node of a cluster that wrote each file: empty if none did, None if the header cannot be read."""
-    kind: str = "tasks"
-    """What the first is about. If another is about something else, the judge says so."""
-    is_of_tables: bool = False
-    """Whether it was made of CSV tables: then its lines are called events, and stand in no file."""
-    head: bytes = b""
-    """The first line of all that is not blank: known when it has been read."""
-    _was_read: bool = False
-
-    @property
-    def is_cluster(self) -> bool:
-        return any(self.nodes)
-
-    @property
-    def is_rereadable(self) -> bool:
-        """Whether all of them are files, and not pipes."""
-        return all(file.seekable() for _, file in self.files)
-
-    def lines(self) -> Iterator[bytes]:
-        """Every line of every file. Going back to the first is possible for files, and not for pipes."""
-        is_again, self._was_read = self._was_read, True
-        self.chain = Chain(unit="event" if self.is_of_tables else "line")
-        number = 0
-        for name, file in self.files:
-            if is_again:
-                file.seek(0)
-            if not self.is_of_tables:
-                self.chain.begin(name, number + 1)
-            first = last = b""
-            for line in self._lines_of(file):
-                number += 1
-                first, last = first or line, line if line.endswith(b"\n") else last
-                self.head = self.head or line.strip()
-                yield line
-            if os.fstat(file.fileno()).st_mode & stat.S_ISVTX:
-                # The mark of a recorder that lost events and could not say so in the file.
-                number += 1
-                yield _gap_after(first, last)
-
-    def _lines_of(self, file: BufferedReader) -> Iterator[bytes]:
-        done, can_tell = 0, file.seekable()
-        # readline with a bound: something endless without line ends must not fill the memory.
-        lines = iter(partial(_unpacked(file).readline, _LONGEST_LINE_BYTES), b"")
-        for count, line in enumerate(lines, start=1):
-            yield line
-            if count % _PROGRESS_EVERY_LINES == 0 and can_tell:
-                self.advance(file.tell() - done)
-                done = file.tell()
-
-
-def _gap_after(first: bytes, last: bytes) -> bytes:
-    """A header like *first* that says that nothing was recorded after the event *last*."""
-    try:
-        header, event = header_of(1, first), json.loads(last)
-    except ValueError:  # which the judge will refuse by itself
-        return b""
-    header.store, header.running, header.follows = "unknown", [], False
-    header.gap = event.get("t"), None
-    return msgspec.json.encode(header) + b"\n"
-
-
-def _unpacked(file: BufferedReader) -> BufferedIOBase:
-    return GzipFile(fileobj=file) if file.peek(2).startswith(_GZIP_MAGIC) else file
 
 
 @click.command("verify")
@@ -175,7 +89,7 @@ def verify(
                     if given is not None:  # a trace says its zone and its times itself
                         message = f"{given} is for CSV only: give --csv-tasks too, or leave it out"
                         raise CommandError("unused_option", message)
-                    files = _files(stack, traces, is_read_twice=is_matched or html is not None)
+                    files = trace_files(stack, traces, is_read_twice=is_matched or html is not None)
                     _refuse_half_a_cluster(files)
                 else:
                     files = _tables(stack, traces, csv_tasks, options)
@@ -219,24 +133,17 @@ def _internal_errors(traces: tuple[str, ...]) -> Iterator[None]:
         raise CheckerError(traces, error) from error
 
 
-def _is_foreign(header: Header | None) -> bool:
-    """Whether it is of another scheduler than ours: its dues are counted without being asked for."""
-    return header is not None and header.first_due == "after"
-
-
-def _report(source: Files, *, is_matched: bool) -> Report:
+def _report(source: TraceFiles, *, is_matched: bool) -> Report:
     """Judge it, by itself or with the other nodes of its cluster, and *is_matched* see to its targets."""
-    is_cluster, is_of_timers = source.is_cluster, source.kind == "timers"
-    judge = judged_timers if is_of_timers else judged_together if is_cluster else judged
-    outcome = judge(source.lines())
-    header = header_of(1, source.head)
-    account = None
+    is_of_timers = source.kind == "timers"
+    judge = judged_timers if is_of_timers else judged_together if source.is_cluster else judged
+    outcome, account = judge(source.lines()), None
     is_whole = not outcome.fault_count and not outcome.gaps and not outcome.is_partial
     why_not = _OF_TIMERS if is_of_timers else "" if is_whole else _NOT_WHOLE
-    is_wanted = is_matched or (not why_not and (is_cluster or _is_foreign(header)))
-    if is_wanted and source.is_rereadable:
+    is_wanted = is_matched or (not why_not and (source.is_cluster or source.is_foreign))
+    if is_wanted:
         account = Account(refused=why_not) if why_not else account_of(source.lines())
-    return Report(outcome, header, source.chain, account)
+    return Report(outcome, header_of(1, source.head), source.chain, account)
 
 
 def _is_printed(report: Report) -> bool:
@@ -260,67 +167,9 @@ def _painted(line: TextLine) -> str:
     return "".join(click.style(text, **style) if style else text for text, style in pieces)
 
 
-def _files(stack: ExitStack, names: tuple[str, ...], *, is_read_twice: bool) -> Files:
-    files, nodes, kinds = [], [], []
-    for name in names:
-        file = open_input(stack, name)
-        if not file.peek(1):  # no recorder leaves an empty file, so what was in it is lost
-            raise CommandError("not_a_trace", f'"{name}" is empty; a trace begins with a Header')
-        header = _header_at(file)
-        if is_read_twice or _is_foreign(header):
-            file = _rereadable(stack, file)
-        files.append((name, file))
-        nodes.append(header.node if header is not None else None)
-        kinds.append(header.kind if header is not None else "tasks")
-    # The parts of each node stand together, in the order given.
-    order = sorted(range(len(files)), key=lambda index: nodes.index(nodes[index]))
-    files, nodes = [files[index] for index in order], [nodes[index] for index in order]
-    total = sum(os.fstat(file.fileno()).st_size for _, file in files)
-    if total < _PROGRESS_FROM_BYTES or not sys.stderr.isatty():
-        return Files(files, nodes=tuple(nodes), kind=kinds[0])
-    bar = stack.enter_context(click.progressbar(length=total, label="reading", file=sys.stderr))
-    return Files(files, advance=bar.update, nodes=tuple(nodes), kind=kinds[0])
-
-
-def _header_at(file: BufferedReader) -> Header | None:
-    """The header that the file begins with; None if it is no trace."""
-    if file.seekable():
-        head = _unpacked(file).readline(_LONGEST_LINE_BYTES)
-        file.seek(0)
-    else:
-        head = file.peek()
-        if head.startswith(_GZIP_MAGIC):
-            head = zlib.decompressobj(wbits=31).decompress(head)
-        head = head.partition(b"\n")[0]
-    try:
-        return header_of(1, head)
-    except TraceError:
-        return None
-
-
-def open_input(stack: ExitStack, name: str) -> BufferedReader:
-    """The file of that name; "-" is the standard input."""
-    if name != "-":
-        return stack.enter_context(Path(name).open("rb"))
-    if sys.stdin is None:
-        raise OSError(errno.EBADF, "the standard input is closed", "-")
-    assert isinstance(sys.stdin.buffer, BufferedReader)
-    return sys.stdin.buffer
-
-
-def _rereadable(stack: ExitStack, binary: BufferedReader) -> BufferedReader:
-    """The file, or a copy of it if it is a pipe."""
-    if stat.S_ISREG(os.fstat(binary.fileno()).st_mode):
-        return binary
-    copy = stack.enter_context(TemporaryFile(buffering=0))  # noqa: SIM115
-    copyfileobj(binary, copy)
-    copy.seek(0)
-    return BufferedReader(copy)
-
-
 def _tables(
     stack: ExitStack, traces: tuple[str, ...], tasks_name: str, options: dict[str, str | None]
-) -> Files:
+) -> TraceFiles:
     """The trace that a CSV of runs and one of tasks tell. It is kept in a file: a table may be a pipe."""
     zone = options["--tz"]
     if zone is None:
@@ -331,24 +180,22 @@ def _tables(
         Path(traces[0]).open(newline="", encoding="utf-8") as runs,
         Path(tasks_name).open(newline="", encoding="utf-8") as tasks,
     ):
-        lines = lines_from_csv(runs, tasks, zone=zone, since=options["--from"], until=options["--until"])
         copy = stack.enter_context(TemporaryFile(buffering=0))  # noqa: SIM115
-        copy.write(b"".join(lines))
+        try:
+            lines = lines_from_csv(runs, tasks, zone=zone, since=options["--from"], until=options["--until"])
+            copy.write(b"".join(lines))
+        except CsvError as error:
+            raise CommandError("bad_table", str(error), facts={"line": error.line}) from error
     copy.seek(0)
-    return Files([(traces[0], BufferedReader(copy))], is_of_tables=True)
+    return TraceFiles([(traces[0], BufferedReader(copy))], is_of_tables=True, is_foreign=True)
 
 
-def _refuse_half_a_cluster(files: Files) -> None:
+def _refuse_half_a_cluster(files: TraceFiles) -> None:
     """Traces of nodes go with those of nodes."""
-    if not files.is_cluster:
-        return
-    if "" in files.nodes:
+    if files.is_cluster and "" in files.nodes:
         name = files.files[files.nodes.index("")][0]
         message = f'"{name}" is not of a node of a cluster, and another file is; verify them apart'
         raise CommandError("mixed_traces", message)
-    if not all(file.seekable() for _, file in files.files):
-        message = "the traces of a cluster are read twice; give files, not a pipe"
-        raise CommandError("unreadable", message)
 
 
 def _refuse_overwriting(html: str | None, inputs: tuple[str, ...]) -> None:
@@ -364,26 +211,3 @@ def _refuse_overwriting(html: str | None, inputs: tuple[str, ...]) -> None:
         raise CommandError("unwritable", message)
     if find_spec("jinja2") is None:
         raise CommandError("unwritable", "--html needs jinja2: pip install 'duly[web]'")
-
-
-@contextmanager
-def input_errors(files: Files | None = None) -> Iterator[None]:
-    """Whatever is wrong with the input becomes an error that says what, and where in *files*."""
-    try:
-        yield
-    except TraceError as error:
-        where, hint = f"line {error.line}", ""
-        if files is not None and files.chain.names:
-            place = files.chain.place(error.line)
-            where = f'"{place.file}", line {place.line}'
-            hint = "for a CSV of runs give --csv-tasks, too" if place.file.endswith(".csv") else ""
-        message = f"{where}: {error.reason}"
-        raise CommandError("not_a_trace", message, hint=hint, facts={"line": error.line}) from error
-    except CsvError as error:
-        raise CommandError("bad_table", str(error), facts={"line": error.line}) from error
-    except (EOFError, zlib.error, BadGzipFile) as error:
-        name = f'"{files.chain.names[-1]}"' if files is not None and files.chain.names else "the input"
-        message = f"{name} is packed with gzip and cannot be unpacked to its end: {error}"
-        raise CommandError("unreadable", message) from error
-    except OSError as error:
-        raise unreadable(error) from error

@@ -16,7 +16,7 @@ import click
 from duly.cli.options import config_option, default_config, moment_of, refused_time, store_file, zone_called
 from duly.cli.output import CommandError, json_option, print_answer, times_are_those_of
 from duly.cli.proxy import DaemonProxy, socket_option
-from duly.cli.verify import Files, input_errors, open_input
+from duly.cli.trace_files import TraceFiles, input_errors, open_input
 from duly.clock import HostClock
 from duly.core.record import COLUMNS, task_from
 from duly.core.timetable import Timetables
@@ -176,7 +176,7 @@ def _moment(text: str | None) -> datetime | None:
 
 def _from_trace(names: tuple[str, ...], task: str, at: datetime | None, count: int | None) -> WhyAnswers:
     with ExitStack() as stack:
-        files = Files([(name, open_input(stack, name)) for name in names])
+        files = TraceFiles([(name, open_input(stack, name)) for name in names])
         with input_errors(files):
             trace = Trace(files.lines())
             answers = [why_in_trace(trace, task, at)] if count is None else why_latest(trace, task, count, at)
