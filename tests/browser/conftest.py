@@ -161,9 +161,10 @@ class _Watch:
         self._page.screenshot(path=path)
 
 
-def grave_findings(page: Any) -> list[tuple[str, str]]:
-    """What axe calls serious or critical on a page."""
+def grave_findings(page: Any, *rules: str) -> list[tuple[str, str]]:
+    """What axe calls serious or critical on a page, by all its rules or by these."""
     from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped] # noqa: PLC0415
 
-    found = Axe().run(page).response["violations"]
+    options = {"runOnly": list(rules)} if rules else {}
+    found = Axe().run(page, options={"resultTypes": ["violations"], **options}).response["violations"]
     return [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in {"serious", "critical"}]
