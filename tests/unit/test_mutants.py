@@ -72,7 +72,7 @@ def test_apply_forgets_what_was_compiled(tmp_path: Path) -> None:
 @pytest.mark.heavy
 def test_hunt_kills_a_mutant_and_spares_the_scheduler(tmp_path: Path) -> None:
     """An easy mutant is killed by the property it violates; the scheduler as it is outlives the hunt."""
-    hunter = Hunter(tmp_path, budget_s=3)
+    hunter = Hunter(tmp_path, budget_s=1.5)
     hunter.prepare()
     easy = next(mutant for mutant in MUTANTS if mutant.name == "retry-without-delay")
     assert "S1d" in hunter.finding(easy).killed_by
