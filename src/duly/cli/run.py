@@ -232,11 +232,11 @@ class _JsonFormatter(logging.Formatter):
         said = {"time": moment.isoformat(timespec="milliseconds"), "level": record.levelname}
         event = getattr(record, "event", None)
         fields = record.__dict__.get("fields", {})
-        told = {"message": record.getMessage()} if event is None else {"event": event, **fields}
+        body = {"message": record.getMessage()} if event is None else {"event": event, **fields}
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
+            body["exception"] = self.formatException(record.exc_info)
         # A path or an argument may hold bytes that are no text.
-        text = json.dumps({**told, **said}, ensure_ascii=False, default=str)
+        text = json.dumps({**body, **said}, ensure_ascii=False, default=str)
         return text.encode(errors="backslashreplace").decode()
 
 

@@ -90,10 +90,10 @@ def joined_parts(
     """
     for at in range(-jobs, 0):
         service, timer = services[at], timers[at]
-        told = {fault.reason for fault in service.faults}
+        reported = {fault.reason for fault in service.faults}
         # What is wrong with the id of a job is wrong with the target that its timer has from it.
         known = {"target", *(fault.key for fault in service.faults if fault.key == "id")}
-        more = [each for each in timer.faults if each.reason not in told and each.key not in known]
+        more = [each for each in timer.faults if each.reason not in reported and each.key not in known]
         services[at] = service.with_faults(more)
         timers[at] = replace(timer, faults=services[at].faults)
     return services, timers

@@ -53,11 +53,11 @@ def footguns(
             for key, reason in _of_timer(each, each.entry, target, started, clash):
                 yield each.found(Warned, reason, key)
     ids = {**known_ids, **{each.id: None for each in timers if each.id is not None}}
-    for told in notify:
-        for pattern in () if told.entry is None else told.entry.jobs:
+    for notification in notify:
+        for pattern in () if notification.entry is None else notification.entry.jobs:
             if pattern != "*" and not any(fnmatchcase(name, pattern) for name in ids):
                 reason = f"jobs has {quoted(pattern)}, which is no service and no timer"
-                yield told.found(Warned, reason + did_you_mean(pattern, ids), "jobs")
+                yield notification.found(Warned, reason + did_you_mean(pattern, ids), "jobs")
 
 
 def of_settings(settings: Settings, *, has_timers: bool, is_empty: bool) -> Iterator[tuple[str | None, str]]:

@@ -276,13 +276,13 @@ class Notifications:
             if notify is None or not waiting:
                 self._faults.pop(notify_id, None)
                 return
-            told = waiting if len(waiting) > _MOST_ALONE else waiting[:1]
-            message = await self._message(notify, told)
-            if (fault := await self._fault_of(notify, message, told[0][1].at_us)) is None:
+            notices = waiting if len(waiting) > _MOST_ALONE else waiting[:1]
+            message = await self._message(notify, notices)
+            if (fault := await self._fault_of(notify, message, notices[0][1].at_us)) is None:
                 self._faults.pop(notify_id, None)
                 pause_s = _FIRST_PAUSE_S
                 sent_us.append(self._now_us())
-                self._forget(notify_id, told)
+                self._forget(notify_id, notices)
                 self._announce("NotificationSent", notify=notify_id, about=message.event, jobs=message.jobs)
                 await self._save()
                 continue
@@ -318,8 +318,8 @@ class Notifications:
         ]
         return sorted(found, key=lambda each: each[1].at_us)
 
-    def _forget(self, notify_id: str, told: Sequence[tuple[str, Notice]]) -> None:
-        for job, notice in told:
+    def _forget(self, notify_id: str, notices: Sequence[tuple[str, Notice]]) -> None:
+        for job, notice in notices:
             if (outage := self._outages.get((notify_id, job))) is None:
                 continue
             left = tuple(each for each in outage.notices if each != notice)
@@ -329,10 +329,10 @@ class Notifications:
                 self._outages[notify_id, job] = msgspec.structs.replace(outage, notices=left)
             self._unsaved.add((notify_id, job))
 
-    async def _message(self, notify: Notify, told: Sequence[tuple[str, Notice]]) -> Message:
-        _, notice = told[0]
-        seed = "\0".join(f"{notify.id}\0{job}\0{notice.event}\0{notice.at_us}" for job, notice in told)
-        jobs = list(dict.fromkeys(job for job, _ in told))
+    async def _message(self, notify: Notify, notices: Sequence[tuple[str, Notice]]) -> Message:
+        _, notice = notices[0]
+        seed = "\0".join(f"{notify.id}\0{job}\0{notice.event}\0{notice.at_us}" for job, notice in notices)
+        jobs = list(dict.fromkeys(job for job, _ in notices))
         message = Message(
             id=hashlib.blake2s(seed.encode(errors="replace"), digest_size=16).hexdigest(),
             notify=notify.id,
@@ -343,11 +343,11 @@ class Notifications:
             text=notice.text,
             run=notice.run,
         )
-        if len(told) == 1:
+        if len(notices) == 1:
             return msgspec.structs.replace(message, output=await self._output(notice.run))
-        lines = [f"{counted(len(told), 'message')} about {counted(len(jobs), 'job')}:"]
-        lines += [f"- {each.text}" for _, each in told[:_MOST_LISTED]]
-        lines += [f"and {len(told) - _MOST_LISTED:,} more"] if len(told) > _MOST_LISTED else []
+        lines = [f"{counted(len(notices), 'message')} about {counted(len(jobs), 'job')}:"]
+        lines += [f"- {each.text}" for _, each in notices[:_MOST_LISTED]]
+        lines += [f"and {len(notices) - _MOST_LISTED:,} more"] if len(notices) > _MOST_LISTED else []
         return msgspec.structs.replace(message, event="digest", text="\n".join(lines), run=None)
 
     async def _output(self, run: int | None) -> str:

@@ -343,11 +343,11 @@ class Metrics(Collector):
         )
         yield from self._node_now()
         yield self._running_now()
-        told = None if self._readings is None else self._readings()
-        if told is not None:
-            yield from self._daemon_now(told)
+        readings = None if self._readings is None else self._readings()
+        if readings is not None:
+            yield from self._daemon_now(readings)
         known = (task for task in self._tasks() if self._is_named("task", task.name))
-        entries = [*of_tasks(known), *(() if told is None else told.entries)]
+        entries = [*of_tasks(known), *(() if readings is None else readings.entries)]
         yield from self._entries_now([each for each in entries if self._is_named(each.kind, each.name)], now)
 
     def _is_named(self, kind: str, name: str) -> bool:
@@ -367,9 +367,9 @@ class Metrics(Collector):
                 value=health.oldest_xmin_age,
             )
 
-    def _daemon_now(self, told: Readings) -> Iterator[Metric]:
-        yield GaugeMetricFamily("duly_problems", "What is wrong; 0 while all is well.", value=told.problems)
-        yield GaugeMetricFamily("duly_invalid_entries", "Entries that cannot be used.", value=told.invalid)
+    def _daemon_now(self, daemon: Readings) -> Iterator[Metric]:
+        yield GaugeMetricFamily("duly_problems", "What is wrong; 0 while all is well.", value=daemon.problems)
+        yield GaugeMetricFamily("duly_invalid_entries", "Entries that cannot be used.", value=daemon.invalid)
         yield GaugeMetricFamily(
             "duly_reload_failed",
             "1 while the configuration in the file is another than the one at work, because it was refused.",
@@ -380,7 +380,7 @@ class Metrics(Collector):
             "1 for each state of a service or timer that is not simply well.",
             labels=["kind", "name", "state"],
         )
-        for kind, name, state in told.states:
+        for kind, name, state in daemon.states:
             if self._is_named(kind, name):
                 family.add_metric([kind, name, state], 1)
         yield family

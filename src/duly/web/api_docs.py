@@ -47,9 +47,9 @@ def page(document: Mapping[str, Any]) -> bytes:
     """The page of a document."""
     schemas = document["components"]["schemas"]
     operations = [
-        _described(method, path, told, schemas)
+        _described(method, path, operation, schemas)
         for path, methods in document["paths"].items()
-        for method, told in methods.items()
+        for method, operation in methods.items()
     ]
     values = {
         "info": document["info"],
@@ -66,17 +66,17 @@ def page(document: Mapping[str, Any]) -> bytes:
     return made_of_template("api.html", values).encode()
 
 
-def _described(method: str, path: str, told: Mapping[str, Any], schemas: Mapping[str, Any]) -> Described:
+def _described(method: str, path: str, operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> Described:
     fields = [
         _field(
             each["name"], each["schema"], is_required=each["required"], description=each.get("description")
         )
-        for each in told.get("parameters", ())
+        for each in operation.get("parameters", ())
     ]
-    if "requestBody" in told:
-        sent_as = told["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    if "requestBody" in operation:
+        sent_as = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
         fields = list(_fields(schemas[sent_as.removeprefix(_PREFIX)]))
-    ((_, answer),) = told["responses"]["200"]["content"].items()
+    ((_, answer),) = operation["responses"]["200"]["content"].items()
     kinds = answer["schema"].get("anyOf", [answer["schema"]])
     needed = [field.name for field in fields if field.is_required]
     if method == "post":
@@ -89,8 +89,8 @@ def _described(method: str, path: str, told: Mapping[str, Any], schemas: Mapping
     return Described(
         method.upper(),
         path,
-        told["summary"],
-        told.get("description", ""),
+        operation["summary"],
+        operation.get("description", ""),
         fields,
         [_field("", kind, is_required=True) for kind in kinds],
         example,

@@ -77,8 +77,8 @@ def document(operations: Mapping[str, Operation], routes: Sequence[OtherRoute] =
             paths[f"/api/v1/{name}/stream"] = _get(f"{name}_stream", as_it_comes, parameters, of)
     for route in routes:
         parts = [_parameter(part, {"type": "string"}, where="path", is_required=True) for part in route.parts]
-        told = _get(route.name, route.summary, parts, of, schema=of[route.name])
-        paths[route.path] = told if route.is_read else {"post": told["get"]}
+        method = _get(route.name, route.summary, parts, of, schema=of[route.name])
+        paths[route.path] = method if route.is_read else {"post": method["get"]}
     paths["/api/v1/events"] = _get("events", _EVENTS, _EVENTS_PARAMETERS, of)
     return msgspec.json.encode({
         "openapi": "3.1.0",

@@ -168,9 +168,9 @@ class TaskSource:
         ]
         facts += [Fact("tags", ", ".join(entry.tags))] if entry.tags else []
         if task.entry is not None:
-            told = entry_text(task.entry)
-            arguments = msgspec.json.encode(told.args).decode()
-            facts += [Fact("entry of", told.kind), Fact("arguments", arguments, is_code=True)]
+            stored = entry_text(task.entry)
+            arguments = msgspec.json.encode(stored.args).decode()
+            facts += [Fact("entry of", stored.kind), Fact("arguments", arguments, is_code=True)]
         facts += [Fact("scheduler", task.scheduler_id, is_code=True)] if task.scheduler_id else []
         return Details(
             entry.cron_words,

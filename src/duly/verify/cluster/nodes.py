@@ -282,7 +282,7 @@ class _Reader:
         self._controls: dict[int, NodeControl] = {}
         """Those that have not returned."""
         self._unmade: dict[int, tuple[Position, _Fields]] = {}
-        """Runs that were told of without a process. Their ends say whether one could not be made."""
+        """Runs that were reported without a process. Their ends say whether one could not be made."""
         self._timers: dict[str, trace.TimerDeclared] = {}
         self._node: NodeProcess | None = None
         self._up_us: int | None = None

@@ -332,15 +332,15 @@ async function act(address, is_again = false) {
       headers: { "X-CSRF-Token": csrf, "Content-Type": "application/json", Accept: "application/json" },
       body: "{}",
     });
-    const told = await answer.json();
+    const result = await answer.json();
     if (answer.ok) {
-      toast(told.message, { run: told.run, undo: told.undo_href });
-    } else if (!is_again && ["session_over", "session_token"].includes(told.error?.code)) {
+      toast(result.message, { run: result.run, undo: result.undo_href });
+    } else if (!is_again && ["session_over", "session_token"].includes(result.error?.code)) {
       await renew_session();
       await act(address, true);
       return;
     } else {
-      toast(told.error?.message ?? "This did not work.", { is_bad: true });
+      toast(result.error?.message ?? "This did not work.", { is_bad: true });
     }
   } catch {
     toast("The daemon cannot be reached.", { is_bad: true });
