@@ -502,7 +502,7 @@ class App:
             nodes=self._backend.nodes if isinstance(self._backend, ClusterTasks) else None,
             zone=self._zone,
             is_at_work=lambda: self._scheduler.state is SchedulerState.RUNNING or self._is_standing_by(),
-            keeper=self._backend,
+            backend=self._backend,
             tags_of=self._declarations.tags_of,
             controls={"run": self.run_now, **{control.__name__: control for control in controls}},
             announce=self._announce,

@@ -17,14 +17,14 @@ _STRAYS = {
     "when its parent ends": "setsid sh -c '{body}' &",
 }
 _BODIES = {
-    "heeds TERM": "echo orphan $$; exec sleep 1000",
+    "obeys TERM": "echo orphan $$; exec sleep 1000",
     "ignores TERM": 'trap "" TERM; echo orphan $$; while :; do sleep 0.2; done',
 }
 QUICK = settings(kill_grace_sec=0.5, shutdown_timeout_sec=5)
 PATIENT = settings(kill_grace_sec=200, shutdown_timeout_sec=200)
 
 
-def leaving(orphaned: str = "at once", body: str = "heeds TERM") -> str:
+def leaving(orphaned: str = "at once", body: str = "obeys TERM") -> str:
     """A shell command that leaves an orphan."""
     return _STRAYS[orphaned].format(body=_BODIES[body]) + "\n"
 

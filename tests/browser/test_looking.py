@@ -166,7 +166,7 @@ def test_time_line_of_thousands_is_a_virtual_list(crowd: Served, opened: Opening
 
 
 def test_runs_are_searched_by_an_address(site: Served, opened: Opening) -> None:
-    """Filters, a text in the output and the order are in the address: whoever opens it sees the same."""
+    """Filters, a text in the output and the order are in the address: opened again, it shows the same."""
     page = opened(f"{site.url}/runs")
     page.locator("#text").fill("NO ROOM")
     expect(page.locator("tbody tr")).to_have_count(1)

@@ -153,7 +153,7 @@ async def test_exit_may_be_awaited_by_many(make_world: Callable[[], Host | Virtu
 
 
 async def test_term_is_enough_for_most(make_world: Callable[[], Host | Virtual]) -> None:
-    """A process that heeds TERM is stopped by it."""
+    """A process that obeys TERM is stopped by it."""
     world = make_world()
     process = await world.start(FOREVER)
     assert await world.soon(stop_process(process, world.clock, grace_s=30)) == -signal.SIGTERM

@@ -80,7 +80,7 @@ def test_numbers_to_the_right() -> None:
 
 
 def test_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """COLUMNS is heeded; a pipe without it has no width."""
+    """COLUMNS is obeyed; a pipe without it has no width."""
     monkeypatch.setenv("COLUMNS", "50")
     assert terminal_width() == 50
     monkeypatch.delenv("COLUMNS")

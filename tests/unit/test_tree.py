@@ -36,6 +36,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # --- modules and tests ---
 
 FORBIDDEN_WORDS = re.compile(r"(Manager|Helper|Util|Impl)$|^(utils?|helpers?|misc|common)$")
+QUAINT_WORDS = re.compile(
+    r"(?<!-)\b(anew|doomed|haunted|heed(?:s|ed)?|lest|thence|whence|whoever|[Kk]eepers?)\b"
+)
+"""What plain English has another word for. Names of mutants may end in one."""
 
 
 def test_modules_say_what_they_are() -> None:
@@ -45,6 +49,16 @@ def test_modules_say_what_they_are() -> None:
         assert ast.get_docstring(tree), f"{path}: say what this module is about"
         names = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
         assert not [name for name in (*names, path.stem) if FORBIDDEN_WORDS.search(name)], path
+
+
+@pytest.mark.parametrize("place", ["src", "docs", "tools", "examples"])
+def test_english_is_plain(place: str) -> None:
+    """No page and no source uses a word that a reader of plain English must look up, or that we have given up."""
+    paths = [
+        path for path in (ROOT / place).rglob("*") if path.suffix in {".py", ".md", ".sql", ".html", ".js"}
+    ]
+    found = {str(path.relative_to(ROOT)): QUAINT_WORDS.findall(path.read_text()) for path in paths}
+    assert {path: words for path, words in found.items() if words} == {}
 
 
 def test_no_type_has_the_name_of_another() -> None:

@@ -15,7 +15,7 @@ from duly.observe.delivery import DeliveryError, Message, deliver
 
 @click.group("notify")
 def notify() -> None:
-    """Try whom a configuration notifies.
+    """Try the notifications of a configuration.
 
     \b
         duly notify test ops

@@ -236,7 +236,7 @@ def peer_of(scope: Scope, settings: WebSettings) -> str:
     if not is_trusted_proxy(peer, settings):
         return peer  # whatever it says of others may be made up
     forwarded = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
-    # From the right: each proxy appends whom it has seen, and what is left of a stranger is the stranger's.
+    # From the right: each proxy appends what it sees, and what is left of a stranger is the stranger's.
     for hop in reversed(forwarded.decode("latin-1").split(",")):
         address = hop.strip()
         try:

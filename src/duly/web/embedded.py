@@ -42,7 +42,7 @@ _NEWEST = WantedTaskRuns(limit=1_000, with_output=False)
 Control = Callable[[str], Awaitable[object]]
 
 
-class TaskKeeper(Protocol):
+class ReadableTasks(Protocol):
     """Keeps the tasks of the App: its backend (`engine.task_backend`)."""
 
     def known(self) -> Sequence[Task]: ...
@@ -63,7 +63,7 @@ class EmbeddedApp(NamedTuple):
     """Of the cluster, if it is one."""
     zone: tzinfo
     is_at_work: Callable[[], bool]
-    keeper: TaskKeeper
+    backend: ReadableTasks
     tags_of: Callable[[Task], Sequence[str]]
     controls: Mapping[str, Control]
     announce: Callable[..., None]
@@ -108,7 +108,7 @@ class AppTasks(TaskStore):
             if self.absence or abs(self.now_us - self._asked_us) < _ASKED_EVERY_US:
                 return
             try:
-                tasks, runs = await self._app.keeper.tasks(), await self._app.keeper.past_runs(_NEWEST)
+                tasks, runs = await self._app.backend.tasks(), await self._app.backend.past_runs(_NEWEST)
                 found = await asyncio.to_thread(snapshot_of, tasks, runs)
             except StoreError as error:
                 found = replace(self.snapshot, faults=(error.message,))
@@ -122,11 +122,11 @@ class AppTasks(TaskStore):
         if row is None or self._app.path is not None:
             return row
         wanted = WantedTaskRuns(row.service, since_us=row.started_us, until_us=row.started_us + 1)
-        found = await self._app.keeper.past_runs(wanted)
+        found = await self._app.backend.past_runs(wanted)
         return next((one for one in found if one.id == number), row)
 
     def _with_options(self, snapshot: TaskSnapshot) -> TaskSnapshot:
-        known = {task.name: task for task in self._app.keeper.known()}  # none if another process has them
+        known = {task.name: task for task in self._app.backend.known()}  # none if another process has them
         tasks = [
             msgspec.structs.replace(task, options=known[task.name].options) if task.name in known else task
             for task in snapshot.tasks
