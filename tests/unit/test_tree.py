@@ -53,7 +53,7 @@ def test_modules_say_what_they_are() -> None:
 
 @pytest.mark.parametrize("place", ["src", "docs", "tools", "examples"])
 def test_english_is_plain(place: str) -> None:
-    """No page and no source uses a word that a reader of plain English must look up, or that we have given up."""
+    """No page and no source uses a word that plain English has another word for."""
     paths = [
         path for path in (ROOT / place).rglob("*") if path.suffix in {".py", ".md", ".sql", ".html", ".js"}
     ]
