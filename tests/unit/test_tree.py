@@ -29,7 +29,7 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 MAPS = ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "tests/README.md", "docs/glossary.md")
 README = (ROOT / "README.md").read_text()
-PROMISES = (ROOT / "docs" / "promises.md").read_text()
+GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -230,18 +230,13 @@ def test_the_list_of_attacks_is_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    "named", sorted(set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", PROMISES))), ids="::".join
+    "named", sorted(set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", GUARANTEES))), ids="::".join
 )
-def test_promises_name_tests_that_exist(named: tuple[str, str]) -> None:
-    """Each promise names a test, and the test is there."""
+def test_guarantees_name_tests_that_exist(named: tuple[str, str]) -> None:
+    """Each guarantee names a test, and the test is there."""
     path, test = named
     assert (ROOT / path).exists()
     assert not test or f"def {test}(" in (ROOT / path).read_text()
-
-
-def test_the_page_of_guarantees_has_the_promises_for_stores() -> None:
-    """What is promised for the file of a store is on the page as it was written."""
-    assert (ROOT / "tools/proof/stores.md").read_text() in (ROOT / "docs/guarantees.md").read_text()
 
 
 # --- citations and links ---

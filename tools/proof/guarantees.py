@@ -1,7 +1,8 @@
 """Simulates for a while, counts, and prints what it counted; with --write in docs/guarantees.md.
 
-Nothing on that page is typed by hand except what was found and how it was repaired (`findings.toml`); the number
-of mutants comes from docs/mutants.md, which `mutants/run.py --write` has written before.
+It writes the end of that page, from `HEADING` on. Nothing there is typed by hand except what was found and how
+it was repaired (`findings.toml`); the number of mutants comes from docs/mutants.md, which
+`mutants/run.py --write` has written before.
 """
 
 import re
@@ -22,7 +23,6 @@ from duly.marks import MARKS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "guarantees.md"
-STORES = ROOT / "tools" / "proof" / "stores.md"
 MUTANTS_PAGE = ROOT / "docs" / "mutants.md"
 _DEPTH = 3
 _PAIRS = 200
@@ -50,7 +50,8 @@ _WORDS = {
 }
 """What the simulation counts, in words."""
 
-_HEAD = """# What the guarantees rest on
+HEADING = "## What they rest on"
+_HEAD = f"""{HEADING}
 
 Written by `make guarantees` (`make simulate` prints the same); every number was counted by that command. The properties are those of `duly verify`; each life, each crash point
 and each order below, as the scheduler is after the fixes at the end of this page, is judged by the same checker that users run, and afterwards everything is healed and every obligation must be met.
@@ -63,7 +64,7 @@ and each order below, as the scheduler is after the fixes at the end of this pag
     "--budget", default="60s", show_default=True, help="How long to simulate random lives, such as 60s, 10m."
 )
 @click.option("--first", default=1, show_default=True, help="The first seed.")
-@click.option("--write", is_flag=True, help="Write the page docs/guarantees.md instead of printing it.")
+@click.option("--write", is_flag=True, help="Write it to docs/guarantees.md instead of printing it.")
 def main(budget: str, first: int, *, write: bool) -> None:
     """Simulate and count."""
     _say("random lives ...")
@@ -84,7 +85,7 @@ def main(budget: str, first: int, *, write: bool) -> None:
     orders = _sum(numbers_of(life) for _, life in all_orders(_DEPTH))
     page = "\n".join(_page(lives, points, orders, first)) + "\n"
     if write:
-        PAGE.write_text(wrapped(page))
+        PAGE.write_text(PAGE.read_text().partition(HEADING)[0] + wrapped(page))
     else:
         click.echo(page)
     failed = lives.failed + orders.failed + sum(numbers.failed for numbers in points.values())
@@ -129,18 +130,17 @@ def _page(lives: Numbers, points: dict[str, Numbers], orders: Numbers, first: in
         ("violations", f"{everything.failed:,}"),
     ):
         yield f"| {what} | {number} |"
-    yield f"\n{STORES.read_text()}"
-    yield "## Crash points\n"
+    yield "\n### Crash points\n"
     yield "Every point of a small scenario at which the process can die: between any two steps of the event loop, before and after each call of the store, at each"
     yield f"operation of the disk; and pairs of them, the second in the recovery from the first (up to {_PAIRS} a scenario).\n"
     yield "| scenario | crashed at, of those that exist | starts checked | violations |\n|---|---|---|---|"
     for name, numbers in points.items():
         visited = f"{numbers.points_visited:,} of {numbers.points_due:,}"
         yield f"| {name} | {visited} | {numbers.starts:,} | {numbers.failed:,} |"
-    yield "\n## Faults, by family\n\n| what happened | how often |\n|---|---|"
+    yield "\n### Faults, by family\n\n| what happened | how often |\n|---|---|"
     for name, times in sorted((_WORDS.get(name, name), times) for name, times in everything.counts.items()):
         yield f"| {name} | {times:,} |"
-    yield "\n## Rare paths\n\n| path | what it is | taken |\n|---|---|---|"
+    yield "\n### Rare paths\n\n| path | what it is | taken |\n|---|---|---|"
     for name, words in MARKS.items():
         yield f"| {name} | {words} | {everything.marks[name]:,} |"
     yield from _findings()
@@ -152,7 +152,7 @@ def _mutants() -> str:
 
 
 def _findings() -> Iterator[str]:
-    yield "\n## Violations found so far\n\n| property | what the scheduler did | what it does now | kept so by |\n|---|---|---|---|"
+    yield "\n### Violations found so far\n\n| property | what the scheduler did | what it does now | kept so by |\n|---|---|---|---|"
     for each in tomllib.loads((ROOT / "tools" / "proof" / "findings.toml").read_text())["finding"]:
         yield f"| {each['property']} | {each['what']} | {each['fix']} | `{each['test']}` |"
 
