@@ -21,10 +21,11 @@ from duly.errors import (
     NoSuchTaskError,
     ScheduleDuplicateTaskError,
     SchedulerError,
+    StoreError,
     StoreInUseError,
 )
 from duly.store import MemoryStore, SQLiteStore
-from duly.testing import VirtualClock, crash
+from duly.testing import FaultyStore, VirtualClock, crash
 from tests.worlds.apps import START, Programs
 from tests.worlds.stores import StoreFactory, fail_over
 
@@ -709,3 +710,31 @@ def test_public_names() -> None:
     ):
         assert name in duly.__all__
         assert getattr(duly, name) is not None
+
+
+async def test_a_control_that_failed_does_nothing_later() -> None:
+    """A pause or a request that the store did not take is raised, and nothing comes of it once it is well."""
+    clock, store = VirtualClock(START), FaultyStore(MemoryStore())
+    calls: list[str] = []
+
+    def program() -> App:
+        app = App(store, clock=clock, timezone="UTC")
+        app.declare(lambda: calls.append("job"), every("1d"), name="job")
+        return app
+
+    for fail in (store.fail, store.lose_answers):
+        app = program()
+        await app.start()
+        fail(StoreError(store="it", reason="is full"))
+        with pytest.raises(StoreError, match="is full"):
+            await app.pause("job")
+        with pytest.raises(StoreError, match="is full"):
+            await app.run_now("job")
+        store.heal()
+        await clock.advance(timedelta(minutes=1))
+        assert [task.state for task in await app.tasks()] == ["waiting"]
+        await crash(app)
+        async with program() as app:
+            await clock.advance(timedelta(minutes=1))
+            assert [task.state for task in await app.tasks()] == ["waiting"]
+    assert calls == []

@@ -132,8 +132,8 @@ OF_JOURNAL: tuple[Mutant, ...] = (
     mutant(
         "fault-taken-for-success",
         JOURNAL,
-        "            self.emit_fault(error)\n            return False\n",
-        "            self.emit_fault(error)\n            return True\n",
+        '            mark("write failed")\n            self.emit_fault(error)\n            return False\n',
+        '            mark("write failed")\n            self.emit_fault(error)\n            return True\n',
         wrong="Starts are carried out although writing them failed.",
     ),
     mutant(

@@ -46,13 +46,6 @@ class Journal(Generic[T]):
         """Account for a step of the wall clock: a pause is a length of time."""
         self._resume_us += by_us
 
-    async def write_now(self) -> None:
-        """Write what is not yet written, now. Raises what the store raises."""
-        # Twice, as in `flush`. That the log is whole is for `flush` to see: it takes a look at all of it.
-        if not await self.write([]) and not await self.write([]):
-            assert self._fault is not None
-            raise self._fault
-
     async def flush(self) -> None:
         """Write what is not yet written, and check that the store has it. Raises what the store raises."""
         # Twice: some faults, such as a file that was moved away, are over once they have been noticed.
@@ -101,13 +94,20 @@ class Journal(Generic[T]):
 
     async def replace(self, put: Sequence[T], removed: Sequence[int]) -> None:
         """Write these whole, and forget those with the ids *removed*. Raises what the store raises."""
+        # Twice, as in `flush`. That the log is whole is for `flush` to see: it takes a look at all of it.
+        if not await self._has_replaced(put, removed) and not await self._has_replaced(put, removed):
+            assert self._fault is not None
+            raise self._fault
+
+    async def _has_replaced(self, put: Sequence[T], removed: Sequence[int]) -> bool:
         if self._fault is not None and not await self.write([]):
-            raise self._fault  # rows may be lost, and are written first
+            return False  # rows may be lost, and are written first
         try:
             await self._store.replace(put=put, removed=removed)
         except Exception as error:
             self.emit_fault(error)
-            raise
+            return False
+        return True
 
     def emit_fault(self, error: Exception) -> None:
         """Emit *error*, unless it is the one that stands, and pause before the next attempt."""

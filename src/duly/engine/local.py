@@ -243,9 +243,9 @@ class LocalBackend(Generic[T]):
 
     # --- writing beside the poller ---
 
-    async def write(self) -> None:
-        """Write what is not yet written, now. Hold `writing`. Raises what the store raises."""
-        await self._journal.write_now()
+    async def keep(self, item: T) -> None:
+        """Write one item that is in the book. Hold `writing`. Raises what the store raises."""
+        await self._journal.replace([item], [])
 
     async def put(self, item: T, callback: Callback, *, is_fresh: bool) -> None:
         """Add one item, or change it. Hold `writing`. Raises what the store raises."""

@@ -27,6 +27,7 @@ from duly.engine.task_runs import HistoryLimits, TaskHistory
 from duly.engine.tasks import TaskRules, emit_entry
 from duly.errors import EntryNameError, ScheduleTaskError, TaskTryDeserializeError
 from duly.events import Announcer
+from duly.instant import Instant
 from duly.marks import mark
 from duly.store import Store
 from duly.store.history import RunRow, WantedTaskRuns
@@ -197,21 +198,26 @@ class LocalTasks:
 
     async def request(self, name: str) -> RunAnswer | None:
         """Note the request on the task."""
-        await self._alter(name, lambda task: requested(task, self.poller.now_us()))
+        await self._alter(name, requested)
         return None
 
     async def set_paused(self, name: str, *, paused: bool) -> None:
         """Note the pause on the task."""
-        await self._alter(name, lambda task: with_pause(task, paused=paused))
+        await self._alter(name, lambda task, _now_us: with_pause(task, paused=paused))
 
-    async def _alter(self, name: str, change: Callable[[Task], Task]) -> None:
+    async def _alter(self, name: str, change: Callable[[Task, Instant], Task]) -> None:
+        # To the end, also if the caller is cancelled: the store and the book must not differ.
+        await outlasting_cancellation(asyncio.ensure_future(self._alter_now(name, change)))
+
+    async def _alter_now(self, name: str, change: Callable[[Task, Instant], Task]) -> None:
         # Between two cycles of the poller, which would otherwise decide on the task as it was.
         async with self._backend.writing:
             self._backend.account_for_steps()
-            entry = self._book.entries[name]
-            self._book.change(entry, change(entry.task))
+            entry, now_us = self._book.entries[name], self.poller.now_us()
+            # The store first: what a caller is told has failed must not happen later.
+            await self._backend.keep(change(entry.task, now_us))
+            self._book.change(entry, change(entry.task, now_us))  # a run may have ended meanwhile
             self._book.look_at(entry)
-            await self._backend.write()
         self.poller.wake()
 
     async def cancel(self, name: str) -> bool:
