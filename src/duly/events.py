@@ -189,12 +189,14 @@ def _log(event: Event) -> None:
     }
     shown = fields | {"duration": brief_ms(event.fields["duration"])} if "duration" in fields else fields
     text = " ".join([event.name, *(f"{key}={value}" for key, value in shown.items())])
+    # Not of a cancellation: a program that shuts its loop down has many, and needs no traceback.
+    has_traceback = isinstance(event.exception, Exception | SystemExit)
     _logger.log(
         event.level,
         "%s",
         text,
         extra={"event": event.name, "fields": fields},
-        exc_info=event.exception if isinstance(event.exception, Exception) else None,
+        exc_info=event.exception if has_traceback else None,
     )
 
 

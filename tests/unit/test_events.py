@@ -128,6 +128,21 @@ def test_log_record_carries_event_and_fields(caplog: pytest.LogCaptureFixture) -
     assert (record.event, record.fields) == ("PollStarted", {"pollTime": "t", "scheduledTaskCount": 3})  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("error", "is_traced"),
+    [(ValueError("no"), True), (SystemExit(3), True), (asyncio.CancelledError(), False), (None, False)],
+)
+def test_failures_are_logged_with_their_traceback(
+    error: BaseException | None, is_traced: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The record of a failure has the exception, unless somebody cancelled; a listener always gets it."""
+    heard: list[Event] = []
+    Announcer([heard.append], lambda: NOW).announce("TaskRunFailed", error, taskName="a")
+    assert heard[0].exception is error
+    exc_info = caplog.records[0].exc_info
+    assert (exc_info is not None and exc_info[1] is error) == is_traced
+
+
 def test_nothing_is_made_when_nobody_listens() -> None:
     """An event below the log level with no listener is not wanted."""
     announcer = Announcer([], lambda: NOW)
