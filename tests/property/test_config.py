@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from duly.config import Calendar, Config, Service, Settings, Timer, config_of
 from duly.config.calendars import CALENDAR_FIELDS
 from duly.config.checking import SERVICE_KEYS, TIMER_KEYS
 from duly.config.lines import toml_places
+from duly.config.schema import has_slots
 
 PATH = Path("/etc/duly.toml")
 ANY_TEXT = st.text(st.characters(), max_size=6)
@@ -169,7 +170,7 @@ def check_timer(timer: Timer) -> None:
     assert all(is_calendar(calendar) for calendar in timer.on_calendar)
     assert timer.on_startup_sec is None or is_seconds(timer.on_startup_sec)
     assert timer.on_unit_active_sec is None or is_seconds(timer.on_unit_active_sec)
-    assert timer.on_calendar or timer.on_startup_sec or timer.on_unit_active_sec
+    assert timer.on_startup_sec or timer.on_unit_active_sec or has_slots(timer)
     assert type(timer.retry_intervals_sec) is tuple
     assert all(is_seconds(each) for each in timer.retry_intervals_sec)
     assert is_seconds(timer.catch_up_window_sec, may_be_zero=True)
@@ -200,6 +201,7 @@ def check_relations(found: Config) -> None:
 @pytest.mark.heavy
 @settings(max_examples=400)
 @given(SERVICES, TIMERS, SUPERVISORS)
+@example([{"id": "a", "command": "x", "type": "oneshot"}], [{"id": "a", "target": "a", "every": 60}], {})
 def test_whatever_is_written(services: list[Any], timers: list[Any], supervisor: Any) -> None:
     """Each entry is either valid, with every value of its type, or invalid with one printable reason."""
     found = config_of(PATH, services, timers, supervisor)
