@@ -201,7 +201,7 @@ def test_zone() -> None:
                 ("0 */5 * * * 1-5 2026-2030 run", "1-5"),
             )
         ),
-        ("nonsense", "left out: it has 1 fields; five and a command are needed"),
+        ("nonsense", "left out: it has 1 field; five and a command are needed"),
         ("@daily", "left out: it has no command"),
         ("@every 5m x", 'left out: "@every" is not a macro that all crons know'),
         ("* * * * * %x", "left out: it has no command"),

@@ -200,7 +200,10 @@ def test_permission_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_suffix(tmp_path: Path) -> None:
     """The suffix says which form a file has, so there must be one."""
     assert refused(write(tmp_path, "duly.conf", "")) == (
-        "has to end in .toml or .py, to say which of the two it is",
+        (
+            "has to end in .toml or .py, to say which of the two it is;"
+            " `duly crond` runs a crontab, `duly import crontab` translates one"
+        ),
         None,
     )
 

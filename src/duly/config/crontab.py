@@ -20,7 +20,7 @@ from duly.config.loading import MOST_BYTES
 from duly.config.schema import EntryFault
 from duly.config.values import LONGEST_ID, account, shell_syntax, shell_words, zone
 from duly.cron.spelling import posix_spelling
-from duly.formatting import limited_comparisons, quoted
+from duly.formatting import counted, limited_comparisons, quoted
 
 _REBOOT = "1s"
 # Matches the beginning of a line; what follows is the value.
@@ -184,7 +184,7 @@ def _times(content: str) -> tuple[list[str] | None, str]:
     if not content.startswith("@"):
         parts = BLANKS.split(content, maxsplit=5)
         if len(parts) < 6:
-            raise _LeftOutError(f"it has {len(parts)} fields; five and a command are needed")
+            raise _LeftOutError(f"it has {counted(len(parts), 'field')}; five and a command are needed")
         if _SIXTH_FIELD.match(parts[5]):
             word, _ = first_word(parts[5])
             reason = "five fields come before the command; take out the seconds or the year"

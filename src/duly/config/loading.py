@@ -47,6 +47,7 @@ from duly.config.values import ListenAddress, address
 from duly.config.warnings import exposed_secret, footguns, of_settings
 from duly.formatting import did_you_mean, limited_comparisons, quoted, value_text
 
+_CRONTABS = "`duly crond` runs a crontab, `duly import crontab` translates one"
 _MISSING = "does not exist; `duly init` writes a file to begin with"
 _TOML_NAMES = ("supervisor", "dashboard", "defaults", "job", "service", "timer", "notify")
 _ENTRIES = ("service", "timer", "job")
@@ -87,7 +88,9 @@ def load_content(path: Path, content: bytes, look: LookAtService | None = None) 
     text = decoded(path, content)
     form = _FORMS.get(path.suffix.lower())
     if form is None:
-        raise ConfigError(path, [FileFault("has to end in .toml or .py, to say which of the two it is")])
+        raise ConfigError(
+            path, [FileFault(f"has to end in .toml or .py, to say which of the two it is; {_CRONTABS}")]
+        )
     document = _with_included(path, form(path, text))
     return config_of(path, **document._asdict(), look=look)
 
