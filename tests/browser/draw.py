@@ -12,8 +12,6 @@ PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 SHOTS = {
     "overview": ("/", {"viewport": {"width": 1100, "height": 900}}),
     "timer-dark": ("/timers/report", {"viewport": {"width": 1100, "height": 760}, "color_scheme": "dark"}),
-    "services": ("/services", {"viewport": {"width": 1100, "height": 600}}),
-    "telephone": ("/", {"viewport": {"width": 390, "height": 760}}),
     "runs": ("/runs?result=failed", {"viewport": {"width": 1100, "height": 600}}),
 }
 
