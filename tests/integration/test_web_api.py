@@ -14,7 +14,7 @@ from duly.daemon.operations import OPERATIONS
 from duly.daemon.protocol import EXITS
 from duly.errors import StoreError
 from duly.store.history import MissRow
-from duly.web.api import STATUSES
+from duly.web.acting import STATUSES
 from tests.worlds.daemons import us
 from tests.worlds.web_serving import JSON, OPERATOR, FakeSite, Served, serving, settings
 

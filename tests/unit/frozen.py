@@ -47,8 +47,10 @@ from duly.store.history import Result
 from duly.store.schema import migrations
 from duly.timers.dues import Miss
 from duly.verify.trace import EVENTS, Header
-from duly.web.api import PREFIX, STATUSES, TASK_ROUTES
+from duly.web.acting import STATUSES
+from duly.web.api import PREFIX
 from duly.web.security import LOGIN
+from duly.web.task_api import TASK_ROUTES
 from tests.unit import test_cli_cluster as of_clusters
 from tests.unit import test_cli_offline as of_stores
 

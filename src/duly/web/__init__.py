@@ -19,8 +19,8 @@
 - What is wrong is decided by `daemon.health`. Pages show each of its causes once, as a link.
 - A picture of many runs is counted in SQL (`store/sql`), never made of single rows, and only of the lanes
   that somebody sees. So its cost does not grow with the history.
-- Nothing is changed but by an operation of the daemon's table, or a control of an App (`api.act`): a button
-  of a page and a POST of the API are the same.
+- Nothing is changed but by an operation of the daemon's table, or a control of an App (`acting`). A button of
+  a page and a POST of the API do the same.
 - Every request passes the guard, which refuses before anything is read or done. `security` decides, without
   state; `authentication` keeps sessions and counts wrong tokens.
 - A page costs the scheduler little: it is made once for all who look, in a thread, between the minutes at

@@ -26,7 +26,8 @@ from duly.errors import StoreError
 from duly.formatting import counted
 from duly.instant import MINUTE_US, datetime_at, instant_of
 from duly.store.history import FAILURES, RunRow, RunSearch, Span
-from duly.web import api, formatting, models, timeline
+from duly.web import formatting, models, timeline
+from duly.web.acting import act
 from duly.web.daemon_source import DaemonSource, service_facts
 from duly.web.formatting import Mark, Moment
 from duly.web.overview import DAY_US, overview_of, plan_of, tone_of
@@ -510,7 +511,7 @@ class Pages:
         who = visitor(request)
         is_script = "application/json" in request.headers.get("accept", "")
         try:
-            run = await api.act(self._site, wanted.name, wanted.id, who.who)
+            run = await act(self._site, wanted.name, wanted.id, who.who)
         except OperationError as refusal:
             status = _STATUSES.get(refusal.code, 409)
             if is_script:
@@ -566,7 +567,7 @@ class Pages:
         who, refused = visitor(request).who, []
         for name in names:
             try:
-                await api.act(self._site, "start" if self._site.tasks is None else "run", name, who)
+                await act(self._site, "start" if self._site.tasks is None else "run", name, who)
             except OperationError as refusal:
                 if refusal.code == READ_ONLY:
                     raise HTTPException(403) from refusal
