@@ -13,6 +13,7 @@ Instant = int
 
 SECOND_US = 1_000_000
 MINUTE_US = 60 * SECOND_US
+DAY_US = 1440 * MINUTE_US
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from duly import App, every
+from duly.store.history import WantedTaskRuns
 from duly.web.settings import WebRefusedError
 
 TOKEN = "a token that nobody guesses".replace(" ", "-")
@@ -117,6 +118,25 @@ async def test_it_tells_what_failed(store: str) -> None:
         assert (await client.get("/jobs/tasks?q=mail")).text.count('data-key="works"') == 1
         assert 'href="/jobs/runs/1"' in (await client.get("/jobs/runs?result=failed")).text
         assert 'href="/jobs/runs/1"' not in (await client.get("/jobs/runs?result=failed&tag=mail")).text
+
+
+async def test_streak(store: str) -> None:
+    """Of failures in a row the page says how many, and whether any run is known that succeeded."""
+    async with shop_in(store) as shop:
+        with pytest.raises(ConnectionError):
+            await (await shop.run_now("fails"))
+    async with shop, looking(shop) as client:
+        page = (await client.get("/jobs/tasks/fails")).text
+        said = "the last 2 runs of fails failed: ConnectionError: shop.example.com is not there"
+        assert f"{said}; none that is known succeeded" in page
+
+
+async def test_history_whose_beginning_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only the newest runs are known, no count says that these are all."""
+    monkeypatch.setattr("duly.web.embedded._NEWEST", WantedTaskRuns(limit=1))
+    async with shop_in(":memory:") as shop, looking(shop) as client:
+        assert "<b>1+</b> <span>runs in 24 h</span>" in (await client.get("/jobs/")).text
+        assert "Older runs than these 1 are not known here." in (await client.get("/jobs/runs")).text
 
 
 async def test_it_acts(store: str) -> None:

@@ -317,10 +317,13 @@ def test_library_with_a_trace(tmp_path: Path) -> None:
     """The tasks of an embedded scheduler, their runs, and what its trace proves."""
     with served_library(tmp_path) as site:
         pages = {
-            path: httpx.get(site.url + path) for path in ("/", "/tasks", "/tasks/fails", "/verification")
+            path: httpx.get(site.url + path)
+            for path in ("/", "/tasks", "/tasks/fails", "/runs?result=failed&since=24h", "/verification")
         }
     assert {page.status_code for page in pages.values()} == {200}
     assert "the last run of fails failed" in pages["/"].text
+    assert "<b>1</b> <span>failed in 24 h</span>" in pages["/"].text
+    assert 'href="/tasks/fails"' in pages["/runs?result=failed&since=24h"].text
     assert "the last 1 run: 0 successful" in pages["/tasks/fails"].text
     assert "was due, and a run answered it" in pages["/tasks/fails"].text
     assert "no two runs of a task overlap" in pages["/verification"].text

@@ -58,7 +58,7 @@ def test_one_task(site: Served, name: str) -> None:
     assert len(seen["next"]) == 10
     assert seen["answers"] == [{"kind": "answered", "sentence": f'"{name}" was due, and a run answered it.'}]
     results = [run["result"] for run in seen["runs"]]
-    assert results == {"works": ["success"], "fails": ["failed"]}.get(name, [])
+    assert results == {"works": ["success"], "fails": ["failure"]}.get(name, [])
     assert all(run["duration_s"] >= 0 and not run["running"] for run in seen["runs"])
 
 

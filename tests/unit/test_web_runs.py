@@ -6,10 +6,9 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 
-from duly.instant import SECOND_US
+from duly.instant import DAY_US, SECOND_US
 from duly.store.history import Result, RunBucket, RunRow
 from duly.web.formatting import Moment
-from duly.web.overview import DAY_US
 from duly.web.runs import (
     Lineage,
     RunsQuery,

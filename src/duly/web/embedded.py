@@ -110,6 +110,7 @@ class AppTasks(TaskStore):
             try:
                 tasks, runs = await self._app.backend.tasks(), await self._app.backend.past_runs(_NEWEST)
                 found = await asyncio.to_thread(snapshot_of, tasks, runs)
+                found = replace(found, is_cut=len(runs) == _NEWEST.limit)
             except StoreError as error:
                 found = replace(self.snapshot, faults=(error.message,))
             before, self.snapshot, self._asked_us = self.snapshot, self._with_options(found), self.now_us

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from duly.daemon.protocol import OperationError
 from duly.daemon.remote import RunList
 from duly.errors import StoreError
-from duly.instant import SECOND_US, Instant
+from duly.instant import DAY_US, Instant
 from duly.store.history import FAILURES, MissGroup, RunRow, RunSearch, Span
 from duly.web import formatting, models
 from duly.web.runs import RunFacts, machine_of, run_facts
@@ -22,7 +22,6 @@ NEXT_SHOWN = 10
 """Firings to come, and runs that were, in the lists."""
 _MOST_ALARMS = 8
 _LAST_LINES = 3
-DAY_US = 86_400 * SECOND_US
 
 
 class ShownAlarm(NamedTuple):

@@ -24,13 +24,13 @@ from duly.daemon import health, views
 from duly.daemon.protocol import BUSY, DISABLED, NOT_FOUND, OperationError
 from duly.errors import StoreError
 from duly.formatting import counted
-from duly.instant import MINUTE_US, datetime_at, instant_of
+from duly.instant import DAY_US, MINUTE_US, datetime_at, instant_of
 from duly.store.history import FAILURES, RunRow, RunSearch, Span
 from duly.web import formatting, models, timeline
 from duly.web.acting import act
 from duly.web.daemon_source import DaemonSource, service_facts
 from duly.web.formatting import Mark, Moment
-from duly.web.overview import DAY_US, overview_of, plan_of, tone_of
+from duly.web.overview import overview_of, plan_of, tone_of
 from duly.web.rendering import Gathered, NavigationLink, Renderer, message_page, static_file, zone_asked
 from duly.web.runs import (
     PAGE,

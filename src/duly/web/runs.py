@@ -12,14 +12,21 @@ from duly.core.causes import REASON_MEANINGS, SLOT_REASONS, Reason
 from duly.daemon.backend import ReadBackend
 from duly.daemon.remote import Place, runs_of
 from duly.formatting import counted
-from duly.instant import EARLIEST_US, LATEST_US, MINUTE_US, SECOND_US, Instant, datetime_at, instant_of
+from duly.instant import (
+    EARLIEST_US,
+    LATEST_US,
+    MINUTE_US,
+    SECOND_US,
+    Instant,
+    datetime_at,
+    instant_of,
+)
 from duly.store.history import FAILURES, SORTS, RemoteRun, Result, RunBucket, RunRow, RunSearch, length_us
 from duly.web import formatting, models
 from duly.web.formatting import Mark, Moment
 from duly.web.source import Output
 
 PAGE = 100
-_DAY_US = 1440 * MINUTE_US
 _SINCE: Mapping[str, int] = {"1h": 60, "24h": 1440, "7d": 7 * 1440, "30d": 30 * 1440}
 """Minutes."""
 RESULTS = ("failed", "running", *Result)

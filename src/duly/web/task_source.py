@@ -13,7 +13,7 @@ from duly.core.task import Task
 from duly.daemon import health
 from duly.daemon.health import EntryState
 from duly.daemon.remote import RunList
-from duly.instant import MINUTE_US, NEVER_US, Instant, instant_of
+from duly.instant import DAY_US, MINUTE_US, NEVER_US, Instant, instant_of
 from duly.store.history import MissGroup, RemoteRun, RunBucket, RunRow, RunSearch, Span, line_times
 from duly.store.past import Past
 from duly.web import formatting, models
@@ -99,7 +99,9 @@ class TaskPicture:
         for kind in ("failing", "overdue"):
             tone = "bad" if counts[kind] else "calm"
             shown.append(Tile(kind, f"{counts[kind]:,}", f"/tasks?only={kind}", tone))
-        return [*shown, *run_tiles(results)]
+        oldest_us = self.snapshot.latest[-1].started_us if self.snapshot.is_cut else 0
+        more = "+" if oldest_us > self.moment.now_us - DAY_US else ""
+        return [*shown, *(tile._replace(value=f"{tile.value}{more}") for tile in run_tiles(results))]
 
 
 class TaskSource:
@@ -115,7 +117,8 @@ class TaskSource:
         if snapshot.has_history:
             return RunList(await self._store.ask(lambda reader: reader.search(wanted)))
         rows = sorted(filter(wanted.has, snapshot.latest), key=wanted.order, reverse=wanted.is_down)
-        return RunList(rows[wanted.skip :][: wanted.limit])
+        fault = f"older runs than these {len(rows):,} are not known here" if snapshot.is_cut else None
+        return RunList(rows[wanted.skip :][: wanted.limit], fault=fault)
 
     async def run(self, number: int, _machine: str | None) -> RunRow | None:
         if self._store.snapshot.has_history:

@@ -39,6 +39,7 @@ from duly.store.history import (
     History,
     HistoryReader,
     RemoteRun,
+    Result,
     RunRow,
     Span,
     WantedRuns,
@@ -81,6 +82,8 @@ class TaskSnapshot:
     has_trace: bool = False
     has_history: bool = False
     """Whether the store has the runs of its tasks (`TaskStore.runs_of`)."""
+    is_cut: bool = False
+    """Whether there were runs before the oldest of `latest`, and nobody here knows them."""
     pasts: Mapping[str, Past] = field(default_factory=dict)
     """Of tasks with a history: the streak of failures, and how long runs took."""
     tags: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -302,6 +305,7 @@ class TaskStore:
             *(tasks, damaged, tuple(faults), runs, latest, trace.verdicts()),
             has_trace=True,
             has_history=bool(history),
+            is_cut=not history and len(trace.latest) == _KEPT,
             pasts=pasts_of(history or reversed(trace.latest)),
         )
 
@@ -358,7 +362,7 @@ def last_run(task: Task) -> RunRow | None:
     began_us, ended_us, result = task.last_attempt_us, None, None
     if task.running_since_us is None:
         result = "interrupted" if task.interrupted else "unknown"
-        for word, at_us in (("success", task.last_success_us), ("failed", task.last_failure_us)):
+        for word, at_us in ((Result.SUCCESS, task.last_success_us), (Result.FAILURE, task.last_failure_us)):
             if at_us is not None and at_us >= began_us:
                 ended_us, result = at_us, word
         ended_us = began_us if ended_us is None else ended_us
@@ -454,13 +458,13 @@ class GrowingTrace:
             self.of_task.setdefault(event.id, deque(maxlen=_KEPT_PER_TASK)).append(row)
             self.latest.append(row)
         elif isinstance(event, RunEnd):
-            self._end(event.id, item.at_us, "success" if event.ok else "failed")
+            self._end(event.id, item.at_us, Result.SUCCESS if event.ok else Result.FAILURE)
         elif isinstance(event, ClockStep):
             by_us = item.at_us - micros(event.origin)
             self._begun_us = {name: at_us + by_us for name, at_us in self._begun_us.items()}
         elif isinstance(event, Crash):
             for name in list(self._open):
-                self._end(name, item.at_us, "interrupted")
+                self._end(name, item.at_us, Result.INTERRUPTED)
 
     def _end(self, name: str, at_us: Instant, result: str) -> None:
         before, begun_us = self._open.pop(name, None), self._begun_us.pop(name, at_us)

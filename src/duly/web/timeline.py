@@ -11,14 +11,13 @@ from datetime import timedelta
 import msgspec
 
 from duly.daemon.views import MISSES
-from duly.instant import MINUTE_US, Instant, instant_of
+from duly.instant import DAY_US, MINUTE_US, Instant, instant_of
 from duly.store.history import MissBucket, RunBucket, Span
 from duly.verify.reporting.axis import TimeAxis
 from duly.web import formatting, models
 from duly.web.formatting import Moment
 from duly.web.source import Buckets, Lane, Picture
 
-DAY_US = 1440 * MINUTE_US
 MOST_LANES = 60
 """Lanes of one answer."""
 _MOST_PARTS = 600
