@@ -136,7 +136,7 @@ async def test_history_whose_beginning_is_not_known(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("duly.web.embedded._NEWEST", WantedTaskRuns(limit=1))
     async with shop_in(":memory:") as shop, looking(shop) as client:
         assert "<b>1+</b> <span>runs in 24 h</span>" in (await client.get("/jobs/")).text
-        assert "Older runs than these 1 are not known here." in (await client.get("/jobs/runs")).text
+        assert "Only the newest runs are known here." in (await client.get("/jobs/runs")).text
 
 
 async def test_it_acts(store: str) -> None:

@@ -117,7 +117,7 @@ class TaskSource:
         if snapshot.has_history:
             return RunList(await self._store.ask(lambda reader: reader.search(wanted)))
         rows = sorted(filter(wanted.has, snapshot.latest), key=wanted.order, reverse=wanted.is_down)
-        fault = f"older runs than these {len(rows):,} are not known here" if snapshot.is_cut else None
+        fault = "only the newest runs are known here" if snapshot.is_cut else None
         return RunList(rows[wanted.skip :][: wanted.limit], fault=fault)
 
     async def run(self, number: int, _machine: str | None) -> RunRow | None:
