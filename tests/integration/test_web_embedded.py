@@ -4,15 +4,22 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from duly import App, every
+from duly.clock import HostClock
 from duly.store.history import WantedTaskRuns
+from duly.web.live import Live
 from duly.web.settings import WebRefusedError
+from duly.web.task_store import TaskStore
+from tests.worlds.web import HOUR_US
 
 TOKEN = "a token that nobody guesses".replace(" ", "-")
 HERE, STRANGER = ("127.0.0.1", 5), ("203.0.113.9", 5)
@@ -129,6 +136,23 @@ async def test_streak(store: str) -> None:
         page = (await client.get("/jobs/tasks/fails")).text
         said = "the last 2 runs of fails failed: ConnectionError: shop.example.com is not there"
         assert f"{said}; none that is known succeeded" in page
+
+
+async def test_disabled_task_from_outside(tmp_path: Path) -> None:
+    """A store does not say that a task is disabled: if others start, that one does not is no alarm."""
+    path = tmp_path / "shop.db"
+    async with shop_in(str(path)):
+        pass
+    store = TaskStore(path, Live("outside"), zone=UTC, clock=HostClock())
+    await store.look()
+    later_us = store.now_us + 2 * HOUR_US
+    alarms = [alarm for alarm in store.snapshot.alarms(later_us) if "off" in alarm.message]
+    assert [(alarm.tone, "is the scheduler running?" in alarm.message) for alarm in alarms] == [("bad", True)]
+    tasks = [msgspec.structs.replace(task, last_attempt_us=later_us) for task in store.snapshot.tasks]
+    alarms = [
+        alarm for alarm in replace(store.snapshot, tasks=tasks).alarms(later_us) if "off" in alarm.message
+    ]
+    assert [(alarm.tone, "but others did: disabled" in alarm.message) for alarm in alarms] == [("warn", True)]
 
 
 async def test_history_whose_beginning_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:

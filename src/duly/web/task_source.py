@@ -60,13 +60,8 @@ class TaskPicture:
         return entry._replace(health=EntryState(health.FAILING, "task", task.name, since_us, text))
 
     def alarms(self) -> list[Alarm]:
-        failing = {entry.health.message: entry.id for entry in self._entries if entry.health is not None}
         found = [Alarm(self.absence)] if self.absence else []
-        for reason in self.snapshot.reasons(self.moment.now_us):
-            name = failing.get(reason)
-            href = "/tasks?only=overdue" if name is None else formatting.address("tasks", name)
-            found.append(Alarm(reason, href, name))
-        return found
+        return [*found, *self.snapshot.alarms(self.moment.now_us)]
 
     def lanes(self) -> list[Lane]:
         ordered = sorted(self._entries, key=lambda entry: models.rank(entry.kind))

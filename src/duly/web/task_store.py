@@ -51,8 +51,10 @@ from duly.store.reading import read
 from duly.verify.judge import Judge
 from duly.verify.properties import PROPERTIES
 from duly.verify.trace import ClockStep, Crash, Fault, Position, RunEnd, RunStart, Trace, TraceError, micros
+from duly.web import formatting
 from duly.web.live import Live
 from duly.web.models import task_entry
+from duly.web.source import Alarm
 
 T = TypeVar("T")
 
@@ -93,21 +95,28 @@ class TaskSnapshot:
 
     def reasons(self, now_us: Instant) -> list[str]:
         """Why not all is well, a sentence for each."""
-        reasons = list(self.faults)
-        reasons += [f"the row of {name} cannot be used: {reason}" for name, reason in self.damaged.items()]
-        reasons += [
-            f"{one.property} is violated: {one.words}"
-            for one in self.verdicts or ()
-            if one.verdict == "violated"
-        ]
+        return [alarm.message for alarm in self.alarms(now_us) if alarm.tone == "bad"]
+
+    def alarms(self, now_us: Instant) -> Iterator[Alarm]:
+        yield from map(Alarm, self.faults)
+        for name, reason in self.damaged.items():
+            yield Alarm(f"the row of {name} cannot be used: {reason}", formatting.address("tasks", name))
+        for one in self.verdicts or ():
+            if one.verdict == "violated":
+                yield Alarm(f"{one.property} is violated: {one.words}", "/verification")
         entries = [task_entry(task, now_us) for task in self.tasks]
-        reasons += [self.failing_text(entry.id) for entry in entries if entry.kind == "failing"]
-        overdue = [entry.id for entry in entries if entry.kind == "overdue"]
-        if overdue:
-            names = overdue[0] if len(overdue) == 1 else f"{overdue[0]} and {len(overdue) - 1:,} more"
-            # What a program disables is not in its store.
-            reasons.append(f"{names} should have started by now: is the scheduler running, with that task?")
-        return reasons
+        for entry in entries:
+            if entry.kind == "failing":
+                yield Alarm(self.failing_text(entry.id), formatting.address("tasks", entry.id), entry.id)
+        # What a program disables is not in its store. If others have started since, the scheduler is at work.
+        newest_us = max((entry.last_us or 0 for entry in entries), default=0)
+        overdue = [entry for entry in entries if entry.kind == "overdue"]
+        if late := [entry.id for entry in overdue if entry.task.due_us >= newest_us]:
+            message = f"{_some(late)} should have started by now: is the scheduler running?"
+            yield Alarm(message, "/tasks?only=overdue")
+        if passed := [entry.id for entry in overdue if entry.task.due_us < newest_us]:
+            message = f"{_some(passed)} did not start when due, but others did: disabled, or at a limit?"
+            yield Alarm(message, "/tasks?only=overdue", tone="warn")
 
     def failing_text(self, name: str) -> str:
         past = self.pasts.get(name, Past())
@@ -116,6 +125,10 @@ class TaskSnapshot:
             return f"the last run of {name} failed{why}"
         never = "" if past.last_success_us else "; none that is known succeeded"
         return f"the last {past.failed:,} runs of {name} failed{why}{never}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more"
 
 
 class TaskStore:
