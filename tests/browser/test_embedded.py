@@ -32,6 +32,15 @@ def test_page_is_for_everybody(mounted: Mounted, opened: Opening, name: str, loo
     assert grave_findings(page) == []
 
 
+def test_the_very_last_words_are_seen(mounted: Mounted, opened: Opening) -> None:
+    """On a telephone lines are long: of the last words of a run the end is shown, not the beginning."""
+    page = opened(f"{mounted.url}/", viewport={"width": 320, "height": 640})
+    shown = page.locator(".last-words pre").bounding_box()
+    whole = page.locator(".last-words pre span").bounding_box()
+    assert whole["height"] > shown["height"]
+    assert whole["y"] + whole["height"] <= shown["y"] + shown["height"]
+
+
 def test_tasks_are_run_and_paused(mounted: Mounted, opened: Opening) -> None:
     """A button runs a task now, another one pauses it, which can be undone; the page shows each at once."""
     page = opened(f"{mounted.url}/tasks")
