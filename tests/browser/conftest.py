@@ -75,9 +75,11 @@ def crowd() -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    """An App whose dashboard another program has mounted."""
-    with served_app(tmp_path_factory.mktemp("shop")) as found:
-        yield found
+    """An App whose dashboard another program has mounted; its streams of events are very short."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("duly.web.embedded._STREAM_S", 1.0)
+        with served_app(tmp_path_factory.mktemp("shop")) as found:
+            yield found
 
 
 Opening = Callable[..., Any]

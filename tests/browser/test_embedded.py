@@ -70,9 +70,7 @@ def test_time_line_and_keys_lead_below_the_path(mounted: Mounted, opened: Openin
     page.wait_for_url(f"{mounted.url}/")
 
 
-def test_page_stays_live_from_stream_to_stream(
-    mounted: Mounted, opened: Opening, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_stays_live_from_stream_to_stream(mounted: Mounted, opened: Opening) -> None:
     """Streams that end after a while do not make a page say that it is not live."""
     page = opened(f"{mounted.url}/tasks/letter-7")
     lost: list[str] = []
