@@ -29,9 +29,9 @@ class Shop(App):
     """Three tasks, of which one fails, and a kind of entries."""
 
     def __init__(self, store: str) -> None:
-        super().__init__(store, timezone="Europe/Berlin")
+        super().__init__(store, timezone="Europe/Berlin", limits={"db": 2})
         self.ran, self.failed = asyncio.Event(), asyncio.Event()
-        self.declare(self._works, "0 4 1 1 *", name="works", tags=["mail"])
+        self.declare(self._works, "0 4 1 1 *", name="works", tags=["mail"], timeout="30s", limit="db")
         self.declare(self._fails, "0 4 1 1 *", name="fails")
         self.declare(self._works, every("1h"), name="off", enabled=False)
         self.kind(name="letter")(self._letter)
@@ -120,6 +120,7 @@ async def test_it_tells_what_failed(store: str) -> None:
         entry = (await client.get("/jobs/tasks/fails")).text
         assert "Traceback (most recent call last)" in entry
         assert said in entry
+        assert "<dt>timeout</dt><dd><bdi>30s</bdi></dd>" in (await client.get("/jobs/tasks/works")).text
         off = (await client.get("/jobs/tasks?only=disabled")).text
         assert "1 of 3" in off
         assert (await client.get("/jobs/tasks?q=mail")).text.count('data-key="works"') == 1

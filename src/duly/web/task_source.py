@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, tzinfo
 from functools import cached_property
 
 import msgspec
 
 from duly.core.entries import entry_text
+from duly.core.options import Options
 from duly.core.task import Task
 from duly.daemon import health
 from duly.daemon.health import EntryState
@@ -164,6 +165,7 @@ class TaskSource:
             Fact("retry after", formatting.length(task.retry_delay_us) if task.retry_delay_us else "at once"),
             Fact("retries so far", str(task.retry_count)),
         ]
+        facts += _limits(task.options)
         facts += [Fact("tags", ", ".join(entry.tags))] if entry.tags else []
         if task.entry is not None:
             stored = entry_text(task.entry)
@@ -199,6 +201,18 @@ class TaskSource:
 
     def output(self, row: RunRow) -> Output:
         return Output(row.output, row.output_lost, line_times(row))
+
+
+def _limits(options: Options) -> Iterator[Fact]:
+    """What a program says of the runs of a task."""
+    if options.timeout_us is not None:
+        yield Fact("timeout", formatting.length(options.timeout_us))
+    if options.attempts is not None:
+        yield Fact("attempts", f"{options.attempts:,} at most")
+    if options.limit is not None:
+        yield Fact("limit", options.limit)
+    if options.catch_up_us is not None:
+        yield Fact("catch-up", f"of dues no older than {formatting.length(options.catch_up_us)}")
 
 
 def _answer(kind: str, sentence: str) -> DueAnswer:
