@@ -16,7 +16,7 @@ DEMO ?= examples/daemon
 # Without bytecode each worker rewrites every test file, and each program that a test starts compiles duly again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: run demo quick test test-slow repeat check house bench simulate mutants peers guarantees lock clean
+.PHONY: run demo quick test test-slow repeat check house bench performance simulate mutants peers guarantees lock clean
 
 run: $(RUN_READY)  ## the daemon with a configuration that shows everything; Ctrl-C ends it, running it again goes on
 	@trap : INT; DULY=$(RUN_VENV)/bin/duly sh $(DEMO)/run.sh || [ $$? -eq 130 ] # 130: Ctrl-C, which is no error
@@ -51,6 +51,9 @@ house:  ## how large the code is, how it is split, and what is out of order
 
 bench: $(READY)  ## speed and memory beside our peers, in one run
 	$(BIN)/python tools/benchmarks/run.py
+
+performance: $(READY)  ## what of it docs/performance.md shows; writes that page and its charts
+	$(BIN)/python tools/benchmarks/run.py --page
 
 simulate: $(READY)  ## random lives with every fault for a minute, then every crash point; BUDGET=10m for longer
 	$(BIN)/python -m tools.proof.guarantees --budget $(BUDGET)

@@ -16,9 +16,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
+from tools.benchmarks import page
 from tools.benchmarks.case import Benchmark, Case, Results, Row
 from tools.benchmarks.peers import ROOT, prepared
 from tools.benchmarks.report import table
@@ -53,21 +55,22 @@ def copy_code(folder: Path) -> None:
 
 
 def _run_all(python: Path, code: Path, options: argparse.Namespace) -> int:
-    rows: list[Row] = []
-    records: dict[str, object] = {}
+    rows: dict[str, Sequence[Row]] = {}
+    measured: dict[str, Results] = {}
     failures = 0
-    for name in options.only or BENCHMARKS:
+    for name in page.BENCHMARKS if options.page else options.only or BENCHMARKS:
         benchmark = cast("Benchmark", importlib.import_module(f"tools.benchmarks.{name}"))
-        results = Results()
+        results = measured[name] = Results()
         cases = [case for case in benchmark.cases(quick=options.quick) if options.case in str(case)]
         failures += _run(python, code, name, cases, results, workers=benchmark.WORKERS)
-        found = benchmark.rows(results)
-        print(table(found), flush=True)  # as it comes: the whole takes half an hour
-        rows += found
-        records[name] = results.as_records()
-    print(f"\nAll of it:\n{table(rows)}")
+        rows[name] = benchmark.rows(results)
+        print(table(rows[name]), flush=True)  # as it comes: the whole takes half an hour
+    print(f"\nAll of it:\n{table(chain.from_iterable(rows.values()))}")
     if options.json:
+        records = {name: results.as_records() for name, results in measured.items()}
         options.json.write_text(json.dumps(records, indent=1))
+    if options.page:
+        page.write_page(measured, rows)
     return 1 if failures else 0
 
 
@@ -77,6 +80,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--case", default="", metavar="TEXT", help="only cases that have this in their names")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller peers, no long minutes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every measurement there")
+    parser.add_argument(
+        "--page", action="store_true", help="measure what docs/performance.md shows, and write it"
+    )
     return parser.parse_args()
 
 

@@ -1,7 +1,7 @@
 """Linear compute: machine instructions, counted by callgrind, as the input grows (spec/model.md 14).
 
-Sweeps the number of tasks, the length of their names and the length of the downtime. Instructions do not
-depend on what else the machine is doing, so two processes are counted at once.
+Sweeps the number of tasks, how many of them are due, the length of their names and of the downtime.
+Instructions do not depend on what else the machine is doing, so two processes are counted at once.
 """
 
 import math
@@ -29,10 +29,14 @@ _DOWNTIMES_MINUTES = {"a minute": 1, "a day": 1_440, "a year": 525_600, "ten yea
 _DOWNTIMES_N = 8_000
 _GOAL_DOWNTIME = 1.05
 
+_DUE_OF = 32_000
+_DUE = tuple(1_000 * 2**i for i in range(6))
+
 _RESTART = "restart, all overdue, and their runs"
+_POLL = "one poll, all due"
 _PARTS = {
     "initialize": ("fresh: initialize", "fresh: prepare"),
-    "one poll, all due": ("fresh: poll", "fresh: initialize"),
+    _POLL: ("fresh: poll", "fresh: initialize"),
     _RESTART: ("known: initialize", "known: prepare"),
 }
 """What is counted: the process that goes through it, and the one that stops before it."""
@@ -54,6 +58,12 @@ def cases(*, quick: bool) -> list[Case]:
         Case(region, _NAMES_N, _variant(length=length)) for length in _NAME_LENGTHS for region in _REGIONS
     ]
     found += [
+        Case(region, _DUE_OF, _variant(due=due))
+        for due in _DUE
+        if least <= due <= most
+        for region in _PARTS[_POLL]
+    ]
+    found += [
         Case(region, _DOWNTIMES_N, _variant(downtime=minutes))
         for minutes in _DOWNTIMES_MINUTES.values()
         for region in _PARTS[_RESTART]
@@ -61,8 +71,8 @@ def cases(*, quick: bool) -> list[Case]:
     return sorted(dict.fromkeys(found), key=lambda case: -case.n)
 
 
-def _variant(*, length: int = 16, downtime: int = 1, texts: str = "shared") -> str:
-    return f"{length} {downtime} {texts}"
+def _variant(*, length: int = 16, downtime: int = 1, texts: str = "shared", due: int | None = None) -> str:
+    return f"{length} {downtime} {texts} {due or 'all'}"
 
 
 def measure(case: Case) -> Numbers:
@@ -90,6 +100,8 @@ def rows(results: Results) -> Sequence[Row]:
             length: _count(results, part, _NAMES_N, _variant(length=length)) for length in _NAME_LENGTHS
         }
         found += _growth(f"{part}, {_NAMES_N:,} tasks", counts, "characters in a name")
+    counts = {due: _count(results, _POLL, _DUE_OF, _variant(due=due)) for due in _DUE}
+    found += _growth(f"one poll, {_DUE_OF:,} tasks", counts, "due")
     return [*found, *_downtimes(results)]
 
 

@@ -1,4 +1,4 @@
-"""The program that callgrind counts: arguments REGION N NAME_LENGTH DOWNTIME_MINUTES TEXTS.
+"""The program that callgrind counts: arguments REGION N NAME_LENGTH DOWNTIME_MINUTES TEXTS DUE.
 
 It prepares everything, does all steps up to REGION, and ends. The instructions of a region are those of a
 process that goes through it less those of one that stops right before it. Storage is a stub that serialises
@@ -69,10 +69,14 @@ async def _work() -> None:
     _calls += 1
 
 
-def _registrations(n: int, name_length: int, *, distinct: bool) -> list[Registration]:
+def _registrations(n: int, name_length: int, due: int, *, distinct: bool) -> list[Registration]:
+    """*n* registrations. The first *due* are due at the same minute, the others are not."""
+    then, later = (
+        registrations(n, distinct=distinct, due=is_due, callback=_work) for is_due in (True, False)
+    )
     return [
         (name.rjust(name_length, "x"), text, callback, delay)
-        for name, text, callback, delay in registrations(n, distinct=distinct, due=True, callback=_work)
+        for name, text, callback, delay in [*then[:due], *later[due:]]
     ]
 
 
@@ -98,7 +102,7 @@ def _records(tasks: Sequence[Registration]) -> list[Record]:
     return list(records)
 
 
-async def _go_through(region: str, tasks: list[Registration], downtime: timedelta) -> None:
+async def _go_through(region: str, tasks: list[Registration], due: int, downtime: timedelta) -> None:
     """Go through *region*, and check that it held the runs it should: a wrong boundary looks linear too."""
     is_known = region.startswith("known")
     # A new store is opened half a minute before all are due, a known one when all are overdue.
@@ -111,17 +115,18 @@ async def _go_through(region: str, tasks: list[Registration], downtime: timedelt
         await clock.advance(timedelta(0))
     if region.endswith("poll"):
         await clock.advance(timedelta(seconds=30))
-    expected = 0 if region == "fresh: initialize" else len(tasks)
+    expected = 0 if region == "fresh: initialize" else due
     assert _calls == expected, f"{_calls} calls instead of {expected}"
 
 
 def main() -> None:
     """Go through what the command line names, and end at once."""
-    region, n, name_length, downtime_minutes, texts = sys.argv[1:]
+    region, n, name_length, downtime_minutes, texts, due_or_all = sys.argv[1:]
+    due = int(n if due_or_all == "all" else due_or_all)
     gc.disable()
-    tasks = _registrations(int(n), int(name_length), distinct=texts == "distinct")
+    tasks = _registrations(int(n), int(name_length), due, distinct=texts == "distinct")
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(_go_through(region, tasks, timedelta(minutes=int(downtime_minutes))))
+    loop.run_until_complete(_go_through(region, tasks, due, timedelta(minutes=int(downtime_minutes))))
     # Without the teardown of the interpreter, which would free every task once more in the counts.
     os._exit(0)
 

@@ -9,7 +9,7 @@ _HEAD = ("what", "duly", "goal", "met", "peers (times duly)")
 
 def table(rows: Iterable[Row]) -> str:
     """The rows as text in columns."""
-    lines = [_HEAD, *((r.what, _shown(r.duly, r.unit), r.goal, _met(r.is_met), _peers(r)) for r in rows)]
+    lines = [_HEAD, *((r.what, shown(r.duly, r.unit), r.goal, _met(r.is_met), _peers(r)) for r in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD) - 1)]
     lines.insert(
         1, ("-" * widths[0], "-" * widths[1], "-" * widths[2], "-" * widths[3], "-" * len(_HEAD[-1]))
@@ -22,7 +22,8 @@ def table(rows: Iterable[Row]) -> str:
     )
 
 
-def _shown(value: float | None, unit: str) -> str:
+def shown(value: float | None, unit: str) -> str:
+    """A number with as many digits as mean something."""
     if value is None:
         return "-"
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 10 else 3
@@ -41,4 +42,4 @@ def _peer(name: str, value: float | None, row: Row) -> str:
     if value is None:
         return f"{name} -"
     ratio = f" ({value / row.duly:,.1f}x)" if row.duly else ""
-    return f"{name} {_shown(value, row.unit)}{ratio}"
+    return f"{name} {shown(value, row.unit)}{ratio}"

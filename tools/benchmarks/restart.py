@@ -12,7 +12,7 @@ _VARIANTS = tuple(
     f"{texts} cron texts, down {downtime}"
     for texts, downtime in product(("shared", "distinct"), ("a minute", "ten years"))
 )
-_GOALS_S = {100_000: 2.0}
+_GOALS_S = {100_000: 1.2}
 _APP_N = 100_000
 
 
