@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from duly.instant import MINUTE_US, SECOND_US
 from duly.verify.trace import CalendarDeclared, TimerDeclared
 
 NEVER_US = 2**62
@@ -26,7 +27,7 @@ NEVER_US = 2**62
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _DAY = timedelta(days=1)
-_MINUTE_US, _DAY_US = 60_000_000, 86_400_000_000
+_DAY_US = 1440 * MINUTE_US
 _NEAR_US = _DAY_US // 24
 """A search goes on from where it is to what lies so near, and is started over for what lies farther."""
 _MOST_KEPT = 4096
@@ -46,7 +47,7 @@ def face_at(at_us: int, zone: tzinfo) -> datetime:
 def minute_start_us(at_us: int, zone: tzinfo) -> int:
     """When the civil minute of an instant began."""
     face = face_at(at_us, zone)
-    return at_us - face.second * 1_000_000 - face.microsecond
+    return at_us - face.second * SECOND_US - face.microsecond
 
 
 def offset_change_us(low_us: int, high_us: int, zone: tzinfo) -> int:
@@ -133,7 +134,7 @@ class CivilMinutes:
 
     def _times_before(self, passed_us: int) -> int:
         """How many times of a day come before so much of it has passed."""
-        return bisect_left(self._times, divmod(-(-passed_us // _MINUTE_US), 60))
+        return bisect_left(self._times, divmod(-(-passed_us // MINUTE_US), 60))
 
     def _onwards(self, at_us: int) -> Iterator[int]:
         """The dues from about *at_us* on, in order: day by day, minute by minute."""
@@ -207,7 +208,6 @@ class ScheduleTextError(ValueError):
 _HEAD = re.compile(r"(?:TZ=(\S+) )?(?:\+([0-9]{1,9})s )?(?:(@\w+) )?(.*)", re.DOTALL)
 _LENGTH = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?s")
 _CLOCK = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
-_SECOND_US = 1_000_000
 _LAST = "last"
 _LATEST_US = 253_402_300_799_000_000
 
@@ -223,7 +223,7 @@ class Dues:
         head = _HEAD.fullmatch(text)
         assert head is not None, "it matches nothing, too"
         zone = _zone(head[1]) if head[1] else zone
-        self._offset_us = int(head[2] or 0) * _SECOND_US
+        self._offset_us = int(head[2] or 0) * SECOND_US
         self._minutes: CivilMinutes | None = None
         self.is_from_end = head[3] == "@after"
         """Whether the anchor is the end of the last run."""
@@ -313,7 +313,7 @@ def _zone(name: str) -> tzinfo:
 
 def _length_us(body: str) -> int:
     found = _LENGTH.fullmatch(body)
-    length_us = int(found[1]) * _SECOND_US + int((found[2] or "").ljust(6, "0")) if found else 0
+    length_us = int(found[1]) * SECOND_US + int((found[2] or "").ljust(6, "0")) if found else 0
     if not length_us:
         raise ScheduleTextError(f"{body[:40]!r} is not a length of time such as 30s")
     return length_us
@@ -392,7 +392,7 @@ class Slots:
         )
         self._calendars = [slots for slots in all_slots if slots.is_ever]
         self._zone = zone
-        self._period_us = round((declared.every or 0) * _SECOND_US)
+        self._period_us = round((declared.every or 0) * SECOND_US)
         self._anchor_us = declared.registered_us
         self._at_us = NEVER_US
         if declared.at is not None:
@@ -400,7 +400,7 @@ class Slots:
             self._at_us = instant_us(moment if moment.tzinfo else moment.replace(tzinfo=zone))
         if offset_s := int(declared.random_delay_sec):
             offset_s = int.from_bytes(sha256(declared.id.encode()).digest()[:8], "big") % offset_s
-        self._offset_us = offset_s * _SECOND_US
+        self._offset_us = offset_s * SECOND_US
         self._excluded = frozenset(declared.exclude)
 
     def unanchor(self, now_us: int) -> None:

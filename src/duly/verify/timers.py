@@ -23,6 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from duly.events import Announcer, Event, Listener
+from duly.instant import MINUTE_US, SECOND_US
 from duly.verify.dues import NEVER_US, Slots, face_at, instant_us
 from duly.verify.properties import Tally, Verdict
 from duly.verify.trace import TimerDeclared
@@ -39,15 +40,14 @@ _RECALLED = "TimerRecalled"
 """A timer is at work again, and goes on from what the store says of it."""
 CHANGES = frozenset({"TimerAdded", "TimerOverridden", _RECALLED})
 """Events of timers that are new, or count again from now, or are back."""
-_SECOND_US = 1_000_000
-_ANSWERED_WITHIN_US = 60 * _SECOND_US
-_TELLING_US = 60 * _SECOND_US
+_ANSWERED_WITHIN_US = MINUTE_US
+_TELLING_US = MINUTE_US
 """How long a slow store may take between a decision, which is what the contract times, and its event."""
-_TOLERANCE_US = _SECOND_US
+_TOLERANCE_US = SECOND_US
 """Between something and the event that reports it."""
-_SHARED_TOLERANCE_US = 5 * _SECOND_US
+_SHARED_TOLERANCE_US = 5 * SECOND_US
 """The same where an event is dated by what a machine knows of the database's time."""
-_STEP_BACK_US = 5 * 60 * 1_000_000
+_STEP_BACK_US = 5 * MINUTE_US
 """A clock set back further than this makes slots count from the new time."""
 
 
@@ -426,7 +426,7 @@ class TimerMonitor:
             return "it does not say what for"
         if not declared.persistent:
             return "it is not persistent"
-        window_us = round(declared.catch_up_window_sec * _SECOND_US)
+        window_us = round(declared.catch_up_window_sec * SECOND_US)
         if now_us - due_us > window_us + _TELLING_US:
             return "what it missed lies outside its window"
         # The start of a run that was cut off counts as missed; runs of an earlier process, or of another
@@ -461,9 +461,9 @@ class TimerMonitor:
                 self._object("V5", timer, f"it was retried, but {early}")
 
     def _too_early(self, since_us: int | None, wait_sec: float, now_us: int, what: str) -> str | None:
-        if since_us is None or now_us - since_us >= wait_sec * _SECOND_US - self._tolerance_us:
+        if since_us is None or now_us - since_us >= wait_sec * SECOND_US - self._tolerance_us:
             return None
-        passed_s = (now_us - since_us) / _SECOND_US
+        passed_s = (now_us - since_us) / SECOND_US
         return f"only {passed_s:.1f} of {wait_sec:g} seconds had passed since {what}"
 
     def _on_missed(self, now_us: int, fields: Mapping[str, Any]) -> None:

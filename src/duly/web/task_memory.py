@@ -9,6 +9,7 @@ from datetime import datetime, tzinfo
 
 from duly.core.task import Task, anchor_us
 from duly.formatting import spelled_length
+from duly.instant import MINUTE_US
 from duly.verify.dues import NEVER_US, AnchoredDues, Dues, instant_us, minute_start_us
 from duly.verify.reasons.answers import (
     Answer,
@@ -21,7 +22,7 @@ from duly.verify.reasons.answers import (
     no_due,
     skipped_answer,
 )
-from duly.verify.reasons.chronicle import MINUTE_US, Ending, TracedRun, latest
+from duly.verify.reasons.chronicle import Ending, TracedRun, latest
 
 _HINT = "A store keeps only the latest run of a task; record a trace to know more."
 

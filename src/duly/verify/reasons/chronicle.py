@@ -14,6 +14,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from duly.instant import MINUTE_US
 from duly.verify import trace
 from duly.verify.dues import NEVER_US, AnchoredDues, Dues
 from duly.verify.judge import Judge
@@ -21,7 +22,6 @@ from duly.verify.tasks import TraceLists
 from duly.verify.trace import Fault, Header, Position, Trace, TraceEvent, micros, zone_of
 from duly.verify.worlds import UNREGISTERED, World, Worlds
 
-MINUTE_US = 60_000_000
 MOST_COUNTED = 1000
 """Dues that one start answers are counted up to here; beyond it they are "more than"."""
 _FIRST_LOOK_BACK_US = 3_600_000_000

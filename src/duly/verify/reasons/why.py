@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from duly.formatting import spelled_length
+from duly.instant import MINUTE_US, SECOND_US
 from duly.verify.dues import NEVER_US, Dues, instant_us
 from duly.verify.reasons.answers import (
     Answer,
@@ -26,7 +27,6 @@ from duly.verify.reasons.answers import (
     skipped_answer,
 )
 from duly.verify.reasons.chronicle import (
-    MINUTE_US,
     MOST_COUNTED,
     Arrivals,
     Chronicle,
@@ -175,7 +175,7 @@ class _Explainer:
         started = f"the run at {self._words.clock(run.started_us, due_us)}"
         if late_us < 0:
             late = ", after the clock was set back,"
-        elif late_us < 1_000_000:
+        elif late_us < SECOND_US:
             late = ""
         else:
             late = f", {spelled_length(late_us)} {'late' if kind is Kind.ANSWERED else 'later'},"

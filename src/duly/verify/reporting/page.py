@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from duly.formatting import counted, printable
+from duly.instant import SECOND_US
 from duly.verify.properties import Verdict, instant_text
 from duly.verify.reporting import drawing
 from duly.verify.reporting.drawing import Drawing
@@ -26,7 +27,6 @@ from duly.verify.reporting.timeline import Pictures, TimeWindow
 
 _OVERVIEW_LANE_PX, _ZOOM_LANE_PX = 30, 46
 _MOST_NODES = 40
-_SECOND_US = 1_000_000
 
 
 def page(report: Report, pictures: Pictures) -> str:
@@ -34,7 +34,7 @@ def page(report: Report, pictures: Pictures) -> str:
         return Drawing(picture, report.zone, report.chain, label=label, lane_px=lane_px)
 
     def shown_time(at_us: int) -> str:
-        return instant_text(at_us // _SECOND_US * _SECOND_US, report.zone)
+        return instant_text(at_us // SECOND_US * SECOND_US, report.zone)
 
     overview, zooms = pictures.overview, pictures.zooms
     return _template().render(
