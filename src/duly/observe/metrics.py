@@ -49,6 +49,26 @@ _PUNCTUAL: Mapping[str, frozenset[str]] = {"task": PUNCTUAL, "timer": PUNCTUAL_R
 
 KnownTasks = Callable[[], Sequence[Task]]
 
+_LABELS = ["kind", "name"]
+_OF_READINGS: Sequence[tuple[str, str, int, Callable[[Reading], float | None]]] = (
+    (
+        "duly_next_due_timestamp_seconds",
+        "The first due that nothing has answered: in the past if it is owed.",
+        0,
+        lambda each: None if each.due_us is None else each.due_us / SECOND_US,
+    ),
+    (
+        "duly_expected_interval_seconds",
+        "The longest time between two runs, by the schedule; absent of what runs once.",
+        0,
+        lambda each: None if each.interval_us is None else each.interval_us / SECOND_US,
+    ),
+    ("duly_last_result", "1 if the last run ended well, 0 if it failed.", 0, lambda each: each.is_ok),
+    ("duly_service_up", "Whether a service that is to stay up runs.", 1, lambda each: each.is_up),
+    ("duly_timer_enabled", "Whether a timer fires.", 1, lambda each: each.is_enabled),
+)
+"""What is read of each entry: name, help, the first of its labels, and the value; None for none."""
+
 
 class Names:
     """The names that have time series of their own, of each kind so many.
@@ -393,52 +413,25 @@ class Metrics(Collector):
         dues = {
             (each.kind, each.name): each.due_us / SECOND_US for each in entries if each.due_us is not None
         }
-        kinds, names = ["kind", "name"], ["name"]
         yield _family(
-            "duly_last_success_timestamp_seconds", "When a run last ended well.", kinds, successes.items()
+            "duly_last_success_timestamp_seconds", "When a run last ended well.", _LABELS, successes.items()
         )
-        yield _family(
-            "duly_next_due_timestamp_seconds",
-            "The first due that nothing has answered: in the past if it is owed.",
-            kinds,
-            dues.items(),
-        )
-        yield _family(
-            "duly_expected_interval_seconds",
-            "The longest time between two runs, by the schedule; absent of what runs once.",
-            kinds,
-            (((e.kind, e.name), e.interval_us / SECOND_US) for e in entries if e.interval_us is not None),
-        )
-        yield _family(
-            "duly_last_result",
-            "1 if the last run ended well, 0 if it failed.",
-            kinds,
-            (((e.kind, e.name), e.is_ok) for e in entries if e.is_ok is not None),
-        )
-        yield _family(
-            "duly_service_up",
-            "Whether a service that is to stay up runs.",
-            names,
-            (((e.name,), e.is_up) for e in entries if e.is_up is not None),
-        )
-        yield _family(
-            "duly_timer_enabled",
-            "Whether a timer fires.",
-            names,
-            (((e.name,), e.is_enabled) for e in entries if e.is_enabled is not None),
-        )
+        for name, text, first_label, value_of in _OF_READINGS:
+            known = (((each.kind, each.name)[first_label:], value_of(each)) for each in entries)
+            values = ((key, value) for key, value in known if value is not None)
+            yield _family(name, text, _LABELS[first_label:], values)
         # The old names of the first two, for one release: a rule had to know each schedule to use them.
         now_s = now.timestamp()
         yield _family(
             "duly_seconds_since_last_success",
             "Deprecated: use duly_last_success_timestamp_seconds.",
-            kinds,
+            _LABELS,
             ((key, max(now_s - at_s, 0)) for key, at_s in successes.items()),
         )
         yield _family(
             "duly_seconds_until_next_due",
             "Deprecated: use duly_next_due_timestamp_seconds.",
-            kinds,
+            _LABELS,
             ((key, at_s - now_s) for key, at_s in (dict(self._planned(now)) | dues).items()),
         )
 
