@@ -602,7 +602,7 @@ class App:
         """Cancel the run of a task: it has failed, and is not tried again. Whether there was one.
 
         A function in a thread goes on until it returns. On PostgreSQL the run may be on any node; that one
-        hears of it at once, or with its next heartbeat behind a pooler.
+        is notified at once, or with its next heartbeat behind a pooler.
         """
         self._check_running()
         with self._naming(name):

@@ -158,7 +158,7 @@ class Announcer:
                 warn_operator(f"duly: listener {listener!r} failed on {name}: {described(error)}")
 
     def announce_call(self, name: str) -> None:
-        """Tell, in the context of a run of the task *name*, that its callback is called next."""
+        """Say, in the context of a run of the task *name*, that its callback is called next."""
         for listener in self._called:
             try:
                 listener.on_call(name)
@@ -169,7 +169,7 @@ class Announcer:
         try:
             return self._now()
         except Exception:
-            # A clock that fails must not keep anybody from hearing that it does.
+            # A clock that fails must not keep the report of its failure back.
             return datetime.now(UTC)  # noqa: TID251 (the clock cannot say)
 
 

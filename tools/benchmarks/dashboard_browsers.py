@@ -1,4 +1,4 @@
-"""Browsers without a screen: they load a page, hear its events, and ask for it again as `app.js` does.
+"""Browsers without a screen: they load a page, read its events, and ask for it again as `app.js` does.
 
 All of them live in one loop and make nothing of what they read, so that fifty cost little beside the daemon
 they look at.

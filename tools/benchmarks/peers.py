@@ -38,7 +38,7 @@ def prepared(say: Callable[[str], None]) -> Path:
         for peer in wanted:
             if not _is_installed(python, peer):
                 say(f"missing: {peer} cannot be installed")
-    # With an anyio much younger than itself it does not import, or does not hear its own notifications.
+    # With an anyio much younger than itself it does not import, or does not get its own notifications.
     needs = ["apscheduler==4.0.0a6", "anyio<4.10", "sqlalchemy[asyncio]", "asyncpg"]
     if not _is_installed(_made(APSCHEDULER_4, say), *needs):
         say("missing: apscheduler 4 cannot be installed")

@@ -39,7 +39,7 @@ class Subcommand(NamedTuple):
 
 
 COMMANDS = {
-    "check": Subcommand("duly.cli.check", "check", "Tell everything that is wrong with a configuration."),
+    "check": Subcommand("duly.cli.check", "check", "Report everything that is wrong with a configuration."),
     "cluster": Subcommand("duly.cli.cluster", "cluster", "Show the nodes of a cluster and what they run."),
     "completion": Subcommand("duly.cli.completion", "completion", "Print the completion script of a shell."),
     "crond": Subcommand("duly.cli.run", "crond", "Run a crontab as it is."),

@@ -35,7 +35,7 @@ _ERROR = click.style("error:", fg="red", bold=True)
 @click.option("--json-schema", "is_schema", is_flag=True, help="Print the schema of such files, for editors.")
 @click.pass_context
 def check(ctx: click.Context, config: str | None, *, config_path: str | None, is_schema: bool) -> None:
-    """Tell everything that is wrong with the file CONFIG (./duly.toml or ./duly.py), and what may surprise.
+    """Report everything that is wrong with the file CONFIG (./duly.toml or ./duly.py), and what may surprise.
 
     Nothing is started. Commands and directories are looked for on this host. The exit code is 4 if the file
     or an entry of it cannot be used; warnings leave it at 0.

@@ -172,5 +172,5 @@ def invalid_lines(invalid: list[dict[str, Any]], columns_wide: int | None) -> It
 
 def _where(bad: dict[str, Any]) -> str:
     line = None if bad["line"] is None else f"line {bad['line']}"
-    where = ", ".join(filter(None, (bad.get("file"), line)))  # an older daemon tells no file
+    where = ", ".join(filter(None, (bad.get("file"), line)))  # an older daemon sends no file
     return f" ({where})" if where else ""

@@ -1,4 +1,4 @@
-"""`duly verify`: judge a recorded trace, and tell what it shows.
+"""`duly verify`: judge a recorded trace, and say what it shows.
 
 The judge reads a trace once; the page (`--html`) and the matching (`--targets`) read it again. Exit codes: 0
 nothing is held against the scheduler, 1 a property is violated, 2 the input cannot be judged, is itself at
@@ -170,7 +170,7 @@ def _painted(line: TextLine) -> str:
 def _tables(
     stack: ExitStack, traces: tuple[str, ...], tasks_name: str, options: dict[str, str | None]
 ) -> TraceFiles:
-    """The trace that a CSV of runs and one of tasks tell. It is kept in a file: a table may be a pipe."""
+    """The trace that a CSV of runs and one of tasks hold. It is kept in a file: a table may be a pipe."""
     zone = options["--tz"]
     if zone is None:
         raise CommandError("missing_option", "--csv-tasks needs --tz, such as --tz Europe/Berlin")

@@ -240,7 +240,7 @@ def _run_line(run: TracedRun, answer: Answer, words: Words) -> str:
     if not answer.is_from_store:
         return f"{words.time(run.started_us)}  {run_text(run, words)}"
     lasted = f" after {spelled_length(run.ended_us - run.started_us)}" if run.ended_us is not None else ""
-    return f"{words.time(run.started_us)}  {run.ending}{lasted}; why it started, a store does not tell"
+    return f"{words.time(run.started_us)}  {run.ending}{lasted}; why it started, a store does not say"
 
 
 def _table(result: WhyAnswers) -> Iterator[str]:

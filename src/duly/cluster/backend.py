@@ -374,7 +374,7 @@ class RowBackend(Generic[T]):
         try:
             return await self.link.do(request)
         except BaseException as error:
-            # Also if it was cancelled: nobody hears the answer, and the rows may be ours.
+            # Also if it was cancelled: nobody reads the answer, and the rows may be ours.
             if not isinstance(error, StoreError) or not error.is_undone:
                 self.node.on_lost_answer(request)
             self._wake_heartbeats()
@@ -652,7 +652,7 @@ class RowBackend(Generic[T]):
     # --- faults, time ---
 
     def _emit_fault(self, error: Exception | None) -> None:
-        """Tell of a fault once, and of its end once."""
+        """Report a fault once, and its end once."""
         before, self._fault = self._fault, error
         if error is not None:
             if before is None or described(before) != described(error):

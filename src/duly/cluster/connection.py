@@ -172,7 +172,7 @@ class Connection:
         return f"has not answered for {self._patience_now_s:g} s; it is tried again"
 
     def _hear(self) -> None:
-        """Hear what the server says unasked: notifications, or that the connection is over."""
+        """Read what the server sends unasked: notifications, or that the connection is over."""
         if self._connection is not None and _is_over(self._connection):
             mark("connection renewed")
             self.close()
@@ -208,7 +208,7 @@ class Connection:
 
 
 def _listen(connection: _Bounded, on_notified: Callable[[str], None]) -> None:
-    """Hear notifications, if the server process is ours: a pooler would leave LISTEN to somebody else."""
+    """Listen for notifications, if the server process is ours: a pooler would give LISTEN to others."""
     connection.add_notify_handler(lambda notice: on_notified(notice.payload))
     is_ours = f"pg_backend_pid() = {connection.info.backend_pid}"  # a pooler makes up its own
     try:

@@ -1,7 +1,7 @@
 """Listening: a unix socket of our own, and its connections, also when the process has no descriptor left.
 
 asyncio's own accept loop logs a traceback for every accept() that fails, up to 128 for one connection
-(`BaseSelectorEventLoop._accept_connection`), and does not tell its server. Here a shortage is one episode:
+(`BaseSelectorEventLoop._accept_connection`), and does not inform its server. Here a shortage is one episode:
 it calls the owner when it begins and when it is over.
 
 One descriptor is kept in reserve. In an episode it is given up for one connection at a time, so that somebody
@@ -24,7 +24,7 @@ _PAUSE_S = 1.0
 class Acceptor:
     """Hands each connection to *on_connection*, from `start` to `close`.
 
-    *make_room* closes a silent connection, and says whether there was one. *on_shortage* hears the error with
+    *make_room* closes a silent connection, and says whether there was one. *on_shortage* gets the error with
     which an episode begins, and None when it is over.
     """
 

@@ -305,7 +305,7 @@ class Daemon:
         return self._wants_timers and self.config.settings.enabled
 
     def _announce_faults(self, config: Config) -> None:
-        """Tell what is wrong with a configuration that is run nevertheless."""
+        """Report what is wrong with a configuration that is run nevertheless."""
         for bad in config.invalid:
             file = {} if bad.file is None else {"file": bad.file}
             self._announce("EntryInvalid", kind=bad.kind, id=bad.id, reason=bad.reason, line=bad.line, **file)

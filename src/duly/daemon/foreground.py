@@ -108,7 +108,7 @@ def _new_daemon(
     timers: bool | None,
     sharing: Sharing | None,
 ) -> Daemon:
-    """The daemon, with those who hear its events attached to it."""
+    """The daemon, with its listeners attached."""
     dashboards = [] if dashboard is None else [dashboard]
     daemon = Daemon(
         config,
@@ -208,7 +208,7 @@ class Notifier:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._address = _address(environ.get("NOTIFY_SOCKET", ""))
         self._watchdog_s = _watchdog_s(environ)
-        """How often it wants to hear that we live; None when it does not."""
+        """How often it wants a sign that we live; None when it does not."""
 
     def ready(self, status: str) -> None:
         self._send("READY=1", f"STATUS={status}")
@@ -220,7 +220,7 @@ class Notifier:
         self._send("STOPPING=1")
 
     def keep_alive(self) -> "asyncio.Task[None] | None":
-        """Tell from time to time that the loop still turns, if systemd wants to hear that."""
+        """Report from time to time that the loop still turns, if systemd wants that."""
         return None if self._watchdog_s is None else asyncio.create_task(self._alive(self._watchdog_s))
 
     async def _alive(self, period_s: float) -> None:

@@ -6,7 +6,7 @@
 
 For each notify and job there is at most one `Outage`. It opens with the first trouble and ends when the job
 is well again, so there is one message for each, whatever else happens meanwhile. What is not yet delivered
-stays in its row: a restart neither loses nor repeats it. Events tell of failures, misses and successes at
+stays in its row: a restart neither loses nor repeats it. Events report failures, misses and successes at
 once. Once a minute the health of each job shows the rest: what hangs, is silent, or changed while the daemon
 was down.
 

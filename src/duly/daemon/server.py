@@ -277,7 +277,7 @@ class Server:
         pieces = operation.stream(self._backend, params_for(operation, request.params), who)
         # A reader who has gone does not say so by writing, and the run may be silent for days.
         gone = asyncio.create_task(reader.read(1))
-        # One of the works: when the daemon ends, so do the runs, and their followers are to hear of that.
+        # One of the works: when the daemon ends, so do the runs, and their followers must learn of that.
         sending = self._begin(self._send_pieces(pieces, request.op, writer), is_long=True)
         done = await first_done(gone, sending)
         if sending in done:
@@ -321,6 +321,6 @@ def _peer(writer: asyncio.StreamWriter) -> str | None:
     connection = writer.get_extra_info("socket")
     credentials = getattr(socket, "SO_PEERCRED", None)
     if credentials is None:
-        return f"uid {os.geteuid()}"  # where the kernel does not tell, the mode of the socket decides alone
+        return f"uid {os.geteuid()}"  # where the kernel does not say, the mode of the socket decides alone
     _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, credentials, 12))
     return f"uid {uid}" if uid in {0, os.geteuid()} else None

@@ -67,7 +67,7 @@ class Watch:
         self._daemon: Daemon | None = None
         self._clock: Clock = HostClock() if clock is None else clock
         self.event_listeners: list[Listener] = []
-        """Who else hears what the watchers find out; the dashboard is one."""
+        """Who else gets what the watchers find out; the dashboard is one."""
         self.metrics = _metrics_if_installed(self, self._clock, sharing) if config.dashboard.enabled else None
         self._deadman = DeadMan(self._ping_url, [self._on_event], now=self._clock.now)
         self._spans = spans_if_installed()

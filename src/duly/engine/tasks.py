@@ -71,7 +71,7 @@ class TaskRules:
                 emit_start(announcer, start, zone)
 
     def emit_changed(self, announcer: Announcer, before: Task, after: Task, zone: tzinfo) -> None:
-        """Tell that dues were too old to be made up for."""
+        """Emit that dues were too old to be made up for."""
         announcer.announce(
             "TaskMissed",
             taskName=after.name,

@@ -9,7 +9,7 @@
              ├── spans.Spans       one span for each run that has ended
              └── deadman.DeadMan   a ping after each success, from threads
 
-The invariant: an observer hears events and reads states, and never delays, changes or fails a run.
+The invariant: an observer receives events and reads states, and never delays, changes or fails a run.
 `Metrics` keeps what is in flight from its start event to its end event; a run whose end a crash cuts off is
 in no count of ends, and has no span.
 

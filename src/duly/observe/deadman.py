@@ -36,7 +36,7 @@ class PingError(Exception):
 class DeadMan:
     """Pings on success. *urls* has the URL of each task or service, or is a function that knows them.
 
-    Give it to a scheduler or a daemon as a listener. *listeners* hear of failures.
+    Give it to a scheduler or a daemon as a listener. *listeners* get the failures as events.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ class Message(msgspec.Struct, kw_only=True):
 
     @property
     def title(self) -> str:
-        """The first line, and of which host it is: many tell the same people."""
+        """The first line, and of which host it is: many write to the same people."""
         first, *_ = self.text.split("\n", 1)
         return shortened(one_line(f"{self.host}: {first}"), _LONGEST_TITLE)
 

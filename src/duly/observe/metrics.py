@@ -190,7 +190,7 @@ class Metrics(Collector):
         self._on_store_event(event.name, event.fields)
 
     def store_wrote(self, seconds: float, *, is_written: bool) -> None:
-        """Hear how long a write took (`SQLiteStore.on_write`)."""
+        """Note how long a write took (`SQLiteStore.on_write`)."""
         self._writes.observe(seconds)
         if is_written:
             self._is_store_faulty = False

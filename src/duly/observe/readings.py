@@ -1,6 +1,6 @@
 """What metrics read of the present: how each task, timer and service is at this moment. Pure.
 
-Events tell what happened. When a job ended well before this process began, and what is due and was not
+Events say what happened. When a job ended well before this process began, and what is due and was not
 answered, no event says: that is read from the states of those who have it.
 """
 

@@ -38,7 +38,7 @@ class Tail:
         """All that was ever written."""
 
     def write(self, chunk: bytes) -> None:
-        """Add *chunk* to the end, and tell the followers."""
+        """Add *chunk* to the end, and pass it on to the followers."""
         if not chunk:
             return
         self.written_bytes += len(chunk)

@@ -200,7 +200,7 @@ def _look_at_directory(cwd: str | None) -> None:
 
 
 def _look_at_program(command: ProcessCommand, environment: Mapping[str, str]) -> None:
-    """Raise the OSError of a program that cannot be run: the shell that sets limits would not tell us."""
+    """Raise the OSError of a program that cannot be run: the shell that sets limits would not say so."""
     path = _program_file(command, environment)
     if path is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

@@ -738,7 +738,7 @@ class History:
         await self._database.write(partial(_put_services, services))
 
     async def outages(self) -> list[tuple[str, str, str]]:
-        """The outages that notifications tell of: whose, of which job, and the rest as JSON."""
+        """The outages that notifications report: whose, of which job, and the rest as JSON."""
         return await self._rows("SELECT notify, job, state FROM outage")
 
     async def put_outages(self, changed: Sequence[tuple[str, str, str | None]]) -> None:

@@ -77,7 +77,7 @@ class Waiters:
         return not waiting
 
     def began(self, name: str, run: int) -> None:
-        """Tell that the run has begun."""
+        """Answer that the run has begun."""
         for asked in self._waiting.pop(name, ()):
             if not asked.done():
                 asked.set_result(run)

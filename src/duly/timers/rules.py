@@ -255,7 +255,7 @@ class TimerRules:
         return None
 
     def emit_changed(self, announcer: Announcer, before: TimerState, after: TimerState, zone: tzinfo) -> None:
-        """Tell of a due that was missed."""
+        """Emit that a due was missed."""
         if before.triggered and not after.triggered:
             self._listener.on_not_triggered(after)
         if after.queued_us is not None and before.queued_us is None:

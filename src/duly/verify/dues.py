@@ -404,7 +404,7 @@ class Slots:
         self._excluded = frozenset(declared.exclude)
 
     def unanchor(self, now_us: int) -> None:
-        """Hear that the clock was set back, far enough to count again what was registered later."""
+        """Account for a clock that was set back, far enough to count again what was registered later."""
         if self._anchor_us is not None and self._anchor_us >= now_us:
             self._anchor_us = None
 

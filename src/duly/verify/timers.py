@@ -415,7 +415,7 @@ class TimerMonitor:
             if declared.on_unit_active_sec is None:
                 return "it has no interval"
             ended_us = self._targets[declared.target].ended_us
-            if self._is_shared:  # the row hears of other runs of the target a moment later
+            if self._is_shared:  # the row has other runs of the target a moment later
                 ended_us = timer.ended_us or None
             return self._too_early(ended_us, declared.on_unit_active_sec, steady_us, "the target's last run")
         return None if reason in {"retry", "trigger"} else "nobody knows such a reason"

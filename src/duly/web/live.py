@@ -45,7 +45,7 @@ class TooManyError(Exception):
 
 
 class Live:
-    """The ring. *boot* tells one life of the process from the next, so that numbers are never confused."""
+    """The ring. *boot* names one life of the process, so that numbers are never confused."""
 
     def __init__(
         self,

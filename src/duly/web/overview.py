@@ -112,7 +112,7 @@ async def _shown(source: PageSource, alarm: Alarm) -> ShownAlarm:
     wanted = RunSearch(service=alarm.service, limit=1)
     wanted = wanted._replace(is_running=True) if alarm.is_live else wanted._replace(results=FAILURES)
     for row in (await source.runs(wanted)).rows:
-        with suppress(OperationError):  # of another machine, which the database has just now stopped telling
+        with suppress(OperationError):  # of another machine, which the database has just now dropped
             if (whole := await source.run(row.id, machine_of(row))) is not None:
                 text = formatting.printed_output(source.output(whole).text).rstrip()
                 lines = [line for line in text.splitlines()[-_LAST_LINES:] if line.strip()]

@@ -54,7 +54,7 @@ class _Cells:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A row of the runs. *number* tells it apart; *end_ms* is None where nobody knows it."""
+    """A row of the runs. *number* identifies it; *end_ms* is None where nobody knows it."""
 
     number: int
     task: str
@@ -66,7 +66,7 @@ class _Run:
 def lines_from_csv(
     runs: TextIO, tasks: TextIO, *, zone: str, since: str | None = None, until: str | None = None
 ) -> Iterator[bytes]:
-    """The trace that two CSV texts tell, line by line.
+    """The trace that two CSV texts hold, line by line.
 
     The list is taken as in effect from *since* on (or else the first start), and the horizon is *until* (or
     else the last time in the table). Raises CsvError before the first line, or not at all.

@@ -8,5 +8,5 @@ bounded, however long that is. The page is one file that runs nothing and loads 
 
 The dashboard has a time line of its own (`web/timeline.py`, `timeline.js`). That one counts what a history
 says of each part of a span, asks again when somebody zooms, and needs a script. This one shows single events,
-with the lines of the trace that tell of them. They share the axis and the colours.
+with the lines of the trace that show them. They share the axis and the colours.
 """

@@ -23,7 +23,7 @@ from duly.verify.reporting.timeline import Flag, TaskLane, TimeWindow
 WIDTH, GUTTER, RIGHT, TOP = 1100, 170, 14, 22
 FLAG_PX = 7.5
 COLOURS = 8
-"""Of nodes; names and titles tell what these cannot."""
+"""Of nodes; names and titles show what these cannot."""
 _LEAST_PX = 2.5
 _LABEL_PX = 6.2
 """The width of a letter, about."""
