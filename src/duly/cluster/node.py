@@ -303,7 +303,7 @@ class Node:
                     self._withdrawn.append(held.end(None, held.wake_us))
 
     def _on_fenced(self, node: int, taken: Sequence[Taken]) -> None:
-        """Emit that a node is declared dead, and of tasks that seem to be the cause."""
+        """Emit that a node is declared dead, and which tasks seem to be the cause."""
         mark("node fenced")
         assert self._fencing is not None
         runs = [run.name for run in taken]
