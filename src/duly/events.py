@@ -188,7 +188,7 @@ def _log(event: Event) -> None:
         key: one_line(value) if isinstance(value, str) else value for key, value in event.fields.items()
     }
     shown = fields | {"duration": brief_ms(event.fields["duration"])} if "duration" in fields else fields
-    text = " ".join([event.name, *(f"{key}={value}" for key, value in shown.items())])
+    text = " ".join([event.name, *(f"{key}={value}" for key, value in shown.items() if value is not None)])
     # Not of a cancellation: a program that shuts its loop down has many, and needs no traceback.
     has_traceback = isinstance(event.exception, Exception | SystemExit)
     _logger.log(

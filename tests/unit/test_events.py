@@ -171,6 +171,14 @@ def test_long_names_are_shortened_in_logs(caplog: pytest.LogCaptureFixture) -> N
     assert len(caplog.records[0].getMessage()) < 400
 
 
+def test_fields_without_a_value_are_not_in_the_text(caplog: pytest.LogCaptureFixture) -> None:
+    """A line of the log has what is known; the record has every field."""
+    Announcer([], lambda: NOW).announce("TaskRunFailed", taskName="a", exitCode=None, signal=9)
+    (record,) = caplog.records
+    assert record.getMessage() == "TaskRunFailed taskName=a signal=9"
+    assert record.fields == {"taskName": "a", "exitCode": None, "signal": 9}  # type: ignore[attr-defined]
+
+
 def test_ordinary_text_is_left_alone() -> None:
     """Letters of every script, and emoji, are printed as they are."""
     for text in ("plain", "Größe", "日報", "🗓️ daily"):
