@@ -174,16 +174,6 @@ class TableConformance:
         assert beat(table, 1, seq).has_forgotten is False
         assert beat(table, 2).peers[0].beat == 2
 
-    def test_heartbeat_of_a_fenced_node(self, table: t.ClusterTable) -> None:
-        """It shows no sequence number and raises nothing; the node is no peer any more."""
-        join(table, 2)
-        seq = beat(table, 2).seq or 0
-        assert fence(table, 2, 1) is not None
-        pulse = beat(table, 2, seq)
-        assert (pulse.seq, pulse.has_forgotten) == (None, False)
-        assert beat(table, 1).peers == []
-        assert {view.node: view.beat for view in table.do(t.ReadNodes())[1]}[2] == 1
-
     def test_heartbeat_on_a_server_that_forgot(self, world: World, table: t.ClusterTable) -> None:
         """A row that is older than what was acknowledged, or missing, is not touched and not trusted."""
         old = world.snapshot()
@@ -207,13 +197,6 @@ class TableConformance:
         table.do(t.SetPaused(name="b", is_paused=True))
         assert beat(table, 1, gen=generation).next_wake_us == NOW_US + 2
         assert beat(table, 1).next_wake_us == 5
-
-    def test_who_says_the_time_itself(self, table: t.ClusterTable) -> None:
-        """What is due is decided by the time in the request, if there is one."""
-        reconcile(table, put("a", wake_us=NOW_US + HOUR_US))
-        assert claim(table, now_us=5).now_us == 5
-        (row,) = claimed(table, now_us=NOW_US + HOUR_US)
-        assert row.started_us == NOW_US + HOUR_US
 
     def test_leave(self, table: t.ClusterTable) -> None:
         """Who leaves is no node any more; who has runs against all rules stays, so that it can be fenced."""
@@ -281,15 +264,6 @@ class TableConformance:
         assert tokens == sorted(set(tokens))
         assert tokens[0] >= NOW_US + HOUR_US
 
-    def test_claim_of_a_generation(self, table: t.ClusterTable) -> None:
-        """Rows of newer generations are claimed only by name of their id, and do not wake."""
-        generation = reconcile(table, put("a")).generation
-        reconcile(table, put("b"), put("c"), put("d", wake_us=NOW_US + 1))
-        ids = {row.name: row.id for row in table.do(t.ReadList())}
-        work = claim(table, gen=generation, also=[ids["c"]])
-        assert sorted(names(work.claimed)) == ["a", "c"]
-        assert work.next_wake_us is None
-
     def test_claim_passes_over(self, table: t.ClusterTable) -> None:
         """What is paused, runs already, is not yet due or was removed is not claimed; resumed it is."""
         reconcile(table, *(put(name) for name in "abc"), put("d", wake_us=NOW_US + 1))
@@ -302,13 +276,6 @@ class TableConformance:
         assert names(claimed(table)) == sorted({"b", "c"} - {row.name})
         assert table.do(t.SetPaused(name="a", is_paused=False))
         assert names(claimed(table)) == ["a"]
-
-    def test_next_wake_of_a_claim(self, table: t.ClusterTable) -> None:
-        """It is later than now: what is due and was left over is asked for without being told."""
-        reconcile(table, put("a"), put("b"), put("c", wake_us=NOW_US + 9), put("d", wake_us=NOW_US + 8))
-        assert claim(table, limit=1).next_wake_us == NOW_US + 8
-        table.do(t.SetPaused(name="d", is_paused=True))
-        assert claim(table, limit=0).next_wake_us == NOW_US + 9
 
     def test_suspects_are_claimed_one_at_a_time(self, world: World, table: t.ClusterTable) -> None:
         """Of the rows that were interrupted often one is claimed beside the others, or none."""
@@ -399,15 +366,6 @@ class TableConformance:
         assert task(table)[2:7] == ("before", NOW_US, False, "n1", NOW_US)
         assert table.do(t.ReadRuns()) == []
 
-    def test_many_ends(self, table: t.ClusterTable) -> None:
-        """Of many ends those are written whose rows are still of their runs."""
-        reconcile(table, *(put(name) for name in "abc"))
-        rows = claimed(table)
-        assert claim(table, 1, end(rows[0])).written == [rows[0].id]
-        written = claim(table, 1, *(end(row, state=f"after {row.name}") for row in rows)).written
-        assert sorted(written) == sorted(row.id for row in rows[1:])
-        assert [task(table, name).state for name in "abc"] == ["after", "after b", "after c"]
-
     def test_end_of_an_overridden_task(self, table: t.ClusterTable) -> None:
         """The run of an older definition is recorded and leaves the new state alone."""
         reconcile(table, put("a"))
@@ -439,14 +397,6 @@ class TableConformance:
         assert reconcile(table, put("a", state="fresh")).added == ["a"]
         assert [again.token > row.token for again in claimed(table, 2, wanted=["a"])][:1] == [True]
 
-    def test_end_clears_interruptions(self, world: World, table: t.ClusterTable) -> None:
-        """A run that comes to its end has nothing to be restarted for."""
-        reconcile(table, put("a"))
-        interrupt(world, table, 1)
-        (row,) = claimed(table)
-        (again,) = claimed(table, 1, end(row, wake_us=NOW_US))
-        assert (again.interruptions, again.cut_us) == (0, None)
-
     # --- fences ---
 
     def test_fence(self, world: World, table: t.ClusterTable) -> None:
@@ -463,16 +413,6 @@ class TableConformance:
         again = claimed(table)
         assert [(row.cut_us, row.interruptions) for row in again] == [(NOW_US, 1)] * 2
         assert all(row.token > before.token for row, before in zip(again, rows, strict=True))
-
-    def test_interrupted_task_is_overridden(self, table: t.ClusterTable) -> None:
-        """A run that was cut off, or asked for, is due at once, whatever a new definition says."""
-        reconcile(table, *(put(name) for name in "ab"), put("c", wake_us=NOW_US + 1))
-        join(table, 2)
-        claimed(table, 2, limit=1)
-        fence(table, 2)
-        table.do(t.Ask(names=["b"], text="look"))
-        reconcile(table, *(put(name, hash=8, wake_us=NOW_US + HOUR_US) for name in "abc"))
-        assert names(claimed(table)) == ["a", "b"]
 
     def test_fence_names_the_counter(self, table: t.ClusterTable) -> None:
         """A node that has sent a heartbeat meanwhile is not fenced, nor is one that is unknown."""
@@ -517,16 +457,6 @@ class TableConformance:
         assert back_off_us(t.BACK_OFF_FROM + 2, LEASE_US) == 4 * LEASE_US
         interrupt(world, table, 12, node=70)
         assert task(table).wake_us == world.now_us + HOUR_US
-
-    def test_fence_says_when_its_runs_start(self, world: World, table: t.ClusterTable) -> None:
-        """What was taken is answered with its interruptions, and when it is started once more."""
-        reconcile(table, put("a"))
-        interrupt(world, table, t.BACK_OFF_FROM - 1)
-        join(table, 2)
-        world.advance(HOUR_US)
-        claimed(table, 2)
-        taken = table.do(t.Fence(by="n1", node=2, beat=0))
-        assert taken == [t.Taken("a", t.BACK_OFF_FROM, world.now_us + LEASE_US)]
 
     # --- coming back ---
 
@@ -594,30 +524,6 @@ class TableConformance:
         assert come_back(table, kept=[end(row)], cut=[end(row)]) == []
         assert claimed(table, 11)[0].cut_us is None
 
-    def test_come_back_after_a_fence(self, table: t.ClusterTable) -> None:
-        """What a fence has taken is not ours any more, and its ends are not written."""
-        join(table, 2)
-        reconcile(table, put("a"), put("b"))
-        a, b = claimed(table)
-        fence(table, 1, by="n2")
-        (first,) = claimed(table, 2, limit=1)
-        assert come_back(table, kept=[end(a)], ends=[end(b, state="late", run=record())]) == []
-        assert task(table, first.name).run_by == "n2"
-        assert task(table, "b").state == "before"
-        assert table.do(t.ReadRuns(result="success")) == []
-        assert claim(table, 11).seq is not None
-        assert {view.node: view.fenced_by for view in table.do(t.ReadNodes())[1]}[1] == "n2"
-
-    def test_come_back_when_everything_was_overridden(self, table: t.ClusterTable) -> None:
-        """A run of an older definition is kept; a removed one too, until it ends."""
-        reconcile(table, *(put(name) for name in "abc"), put("d", wake_us=NOW_US + 1))
-        a, b, _c = claimed(table)
-        reconcile(table, put("a", hash=8, state="new"), removed=["b", "c"])
-        assert come_back(table, kept=[end(a), end(b)]) == ["a", "b"]
-        assert sorted(claim(table, 11, end(a), end(b), limit=0).written) == sorted([a.id, b.id])
-        assert [view.name for view in table.do(t.ReadTasks())] == ["a", "d"]
-        assert reconcile(table, put("c")).added == ["c"]
-
     def test_come_back_to_a_server_that_forgot(self, world: World, table: t.ClusterTable) -> None:
         """Runs and ends that the server has forgotten are restored, so that nobody starts them again."""
         join(table, 2)
@@ -653,16 +559,6 @@ class TableConformance:
         come_back(table, kept=[end(mine, state="before")], acked=99)
         table.do(t.OpenTimeline(timeline=beat(table, 2).timeline))
         assert take(table, *claimed(table, 2), node=2) == []
-
-    def test_cut_run_that_was_not_due(self, world: World, table: t.ClusterTable) -> None:
-        """A run that somebody asked for starts again at once, and counts from when the first one began."""
-        reconcile(table, put("a", wake_us=NOW_US + HOUR_US))
-        (row,) = claimed(table, wanted=["a"])
-        for node in (1, 11):
-            come_back(table, before=[node], node=node + 10, cut=[end(row)])
-            world.advance(1)
-            (row,) = claimed(table, node + 10)
-            assert row.cut_us == NOW_US
 
     def test_come_back_says_whether_it_has_forgotten(self, world: World, table: t.ClusterTable) -> None:
         """A server says whether it has what it acknowledged, also after a fence."""
@@ -720,23 +616,6 @@ class TableConformance:
             assert (view.state, view.token, view.run_by) == ("after 2", ends[-1].token, None)
             assert view.wake_us == NOW_US
 
-    def test_restore_gives_way_to_newer_claims(self, world: World, table: t.ClusterTable) -> None:
-        """A row that has moved on is left alone, however it is to be restored."""
-        join(table, 2)
-        reconcile(table, *(put(name) for name in "abc"))
-        old = world.snapshot()
-        rows = claimed(table)
-        world.forget(old)
-        beat(table, 2)
-        table.do(t.OpenTimeline(timeline=beat(table, 2).timeline))
-        fence(table, 1, by="n2")
-        world.advance(LEASE_US)
-        later = claimed(table, 2)
-        a, b, c = rows
-        assert come_back(table, kept=[end(a)], ends=[end(b)], remembered=[end(c)], acked=99) == []
-        assert [view.run_by for view in table.do(t.ReadTasks())] == ["n2"] * 3
-        assert len(claim(table, 2, *(end(row) for row in later)).written) == 3
-
     def test_restore_of_other_definitions(self, world: World, table: t.ClusterTable) -> None:
         """A run of a definition that the server has forgotten is not ours, and its end is not written."""
         reconcile(table, put("a"), put("b"))
@@ -778,17 +657,6 @@ class TableConformance:
         assert table.do(t.ReadDigest()) == t.Digest(3, 23, outcome.generation)
         assert (task(table, "b").state, task(table, "b").target) == ("new", "t")
 
-    def test_list_that_was_changed_meanwhile(self, table: t.ClusterTable) -> None:
-        """Who has read an older list changes nothing."""
-        generation = reconcile(table, put("a")).generation
-        outcome = reconcile(table, put("b"), removed=["a"], base=generation - 1)
-        assert outcome.is_other
-        assert not (outcome.added)
-        assert not (outcome.orphaned)
-        assert not (outcome.overridden)
-        assert [view.name for view in table.do(t.ReadTasks())] == ["a"]
-        assert table.do(t.ReadDigest()).generation == generation
-
     def test_list_that_orphans_everything(self, table: t.ClusterTable) -> None:
         """A list that leaves living nodes no task is refused, unless it is to replace theirs."""
         join(table, 2, 3)
@@ -801,34 +669,6 @@ class TableConformance:
         assert table.do(t.ReadDigest()) == before
         assert not reconcile(table, put("c"), removed=["a"]).refused_for
         assert reconcile(table, put("d"), removed=["b", "c"], replace=True).added == ["d"]
-
-    def test_override_keeps_what_is_not_of_the_list(self, world: World, table: t.ClusterTable) -> None:
-        """An overridden task stays paused and interrupted, and its tokens rise."""
-        reconcile(table, put("a"))
-        interrupt(world, table, 1)
-        token = task(table).token
-        table.do(t.SetPaused(name="a", is_paused=True))
-        reconcile(table, put("a", hash=8))
-        assert task(table).paused
-        assert claimed(table) == []
-        table.do(t.SetPaused(name="a", is_paused=False))
-        (row,) = claimed(table)
-        assert (row.cut_us, row.interruptions, row.token > token) == (NOW_US + 2 * HOUR_US, 1, True)
-
-    def test_removed_task_that_comes_back(self, table: t.ClusterTable) -> None:
-        """A task that is listed again waits for its run from before its removal, and is not paused."""
-        reconcile(table, put("a"), put("b", wake_us=NOW_US + 1))
-        (row,) = claimed(table)
-        table.do(t.Switch(name="a", enabled=False))
-        table.do(t.SetPaused(name="a", is_paused=True))
-        reconcile(table, removed=["a"])
-        assert table.do(t.ReadDigest()).rows == 1
-        assert [view.name for view in table.do(t.ReadTasks())] == ["b"]
-        assert reconcile(table, put("a", hash=9, state="fresh")).added == ["a"]
-        assert claimed(table) == []
-        assert claim(table, 1, end(row), limit=0).written == [row.id]
-        (again,) = claimed(table)
-        assert (again.state, again.token > row.token, again.enabled) == ("fresh", True, None)
 
     # --- one row ---
 
@@ -877,45 +717,6 @@ class TableConformance:
         table.do(t.PutOne(put=put("e", hash=8, state="new"), kind="mail"))
         assert task(table, "e").state == "new"
 
-    def test_entries_and_lists_share_names(self, table: t.ClusterTable) -> None:
-        """An entry cannot take the name of a listed task; a list takes the name of an entry."""
-        reconcile(table, put("a"))
-        assert table.do(t.PutOne(put=put("a", state="new"), kind="mail")) is None
-        assert task(table).state == "before"
-        assert not table.do(t.RemoveOne(name="a", is_entry=True))
-        table.do(t.PutOne(put=put("e"), kind="mail"))
-        outcome = reconcile(table, put("e", state="listed"))
-        assert outcome.overridden == [("e", "definition of e")]
-        assert (task(table, "e").kind, task(table, "e").state) == (None, "listed")
-
-    def test_an_entry_is_removed(self, table: t.ClusterTable) -> None:
-        """An entry is removed without another list; one that runs goes when its run has ended."""
-        generation = table.do(t.ReadDigest()).generation
-        table.do(t.PutOne(put=put("e"), kind="mail"))
-        (row,) = claimed(table, kinds=["mail"])
-        assert table.do(t.RemoveOne(name="e", is_entry=True))
-        assert not table.do(t.RemoveOne(name="e", is_entry=True))
-        assert claim(table, 1, end(row)).written == [row.id]
-        assert table.do(t.ReadTasks()) == []
-        assert table.do(t.ReadDigest()).generation == generation
-
-    def test_entries_are_asked_and_paused(self, table: t.ClusterTable) -> None:
-        """A request and a pause work on entries, and outlast another definition; a switch does not."""
-        reconcile(table, put("a"))
-        table.do(t.PutOne(put=put("e", wake_us=NOW_US + HOUR_US), kind="mail"))
-        assert table.do(t.Switch(name="e", enabled=False))
-        assert table.do(t.Ask(names=["e", "nobody"], text="run"))
-        table.do(t.PutOne(put=put("e", hash=8, wake_us=NOW_US + HOUR_US), kind="mail"))
-        assert (task(table, "e").wake_us, task(table, "e").enabled) == (0, None)
-        assert table.do(t.SetPaused(name="e", is_paused=True))
-        assert names(claimed(table, kinds=["mail"])) == ["a"]
-
-    def test_claim_leaves_some(self, table: t.ClusterTable) -> None:
-        """Rows that a node has no room for are left where they are."""
-        reconcile(table, put("a"), put("b"), put("c"))
-        assert names(claimed(table, but=["a", "c"])) == ["b"]
-        assert names(claimed(table)) == ["a", "c"]
-
     def test_remove_one(self, table: t.ClusterTable) -> None:
         """One task is removed: the list is another. Its run goes on and its end is accepted."""
         reconcile(table, put("a"), put("b"))
@@ -947,12 +748,6 @@ class TableConformance:
         claim(table, 1, release(row, request=row.request), limit=0)
         assert task(table).request == "run 3;run 4", "it was not called, so nothing is answered"
 
-    def test_rows_that_are_asleep(self, table: t.ClusterTable) -> None:
-        """A row that rests because of an option of its node is due when another looks again."""
-        reconcile(table, put("a", wake_us=t.ASLEEP_US), put("b", wake_us=t.ASLEEP_US + 1))
-        assert claimed(table) == []
-        assert names(claimed(table, look_again_us=HOUR_US)) == ["a"]
-
     # --- limits and targets ---
 
     def test_room_in_a_limit(self, table: t.ClusterTable) -> None:
@@ -974,15 +769,6 @@ class TableConformance:
         fence(table, 2, beat=1)
         assert beat(table, 1).busy == {}
         assert take(table, c, node=2) is None
-
-    def test_a_claim_has_no_room_yet(self, table: t.ClusterTable) -> None:
-        """A row that took room once does not count when it is claimed again, before it takes room."""
-        join(table, 2)
-        reconcile(table, put("a"))
-        (row,) = claimed(table)
-        take(table, row)
-        (row,) = claimed(table, 1, end(row, wake_us=NOW_US))
-        assert beat(table, 2).busy == {}
 
     def test_target(self, table: t.ClusterTable) -> None:
         """A target is a limit of one run, whose room nobody waits for; a return keeps it with its run."""
@@ -1009,19 +795,6 @@ class TableConformance:
         assert (a.cut_us, a.interruptions) == (NOW_US, 1)
         assert (b.cut_us, b.interruptions) == (None, 0)
 
-    def test_cut_off_twice_with_a_target(self, table: t.ClusterTable) -> None:
-        """Of a row with a target that was cut off several times, the last start is kept."""
-        join(table, 2, 3)
-        reconcile(table, put("a", target="t"))
-        for node in (2, 3):
-            (row,) = claimed(table, node, now_us=NOW_US + node)
-            take(table, row, node=node)
-            assert fence(table, node) == ["a"]
-        table.do(t.SetPaused(name="a", is_paused=False))
-        assert task(table).interruptions == 2
-        request = t.Claim(node=1, gen=100, limit=1, wanted=["a"], now_us=NOW_US + 9)
-        assert [row.cut_us for row in table.do(request).claimed] == [NOW_US + 3]
-
     # --- cancelling ---
 
     def test_cancel(self, table: t.ClusterTable) -> None:
@@ -1040,18 +813,6 @@ class TableConformance:
 
     # --- what timers need ---
 
-    def test_wanted(self, table: t.ClusterTable) -> None:
-        """A row that is wanted is claimed though it is not due, unless somebody has it."""
-        later_us = NOW_US + 1_000
-        reconcile(table, put("a", wake_us=later_us), put("b", wake_us=later_us))
-        table.do(t.SetPaused(name="a", is_paused=True))
-        generation = table.do(t.ReadDigest()).generation
-        request = t.Claim(node=1, gen=generation, limit=5, wanted=["a"], now_us=NOW_US)
-        assert names(table.do(request).claimed) == ["a"]
-        assert names(table.do(request).claimed) == []
-        old = msgspec.structs.replace(request, gen=generation - 1, wanted=["b"])
-        assert names(table.do(old).claimed) == []
-
     def test_ask(self, table: t.ClusterTable) -> None:
         """Rows that are asked are due at once; an end answers only what was asked before the claim."""
         later_us = NOW_US * 2
@@ -1069,22 +830,6 @@ class TableConformance:
         claim(table, 1, end(row, wake_us=later_us, request=row.request), limit=0)
         assert claimed(table, now_us=None) == []
         assert [row.request for row in claimed(table, now_us=later_us) if row.name == "a"] == [None]
-
-    def test_switch(self, table: t.ClusterTable) -> None:
-        """A switch is seen at once, stays when the row is overridden, and asks for a look."""
-        reconcile(table, put("a", wake_us=NOW_US * 2))
-        assert table.do(t.Switch(name="a", enabled=False))
-        assert not table.do(t.Switch(name="none", enabled=False))
-        assert task(table).enabled is False
-        reconcile(table, put("a", hash=9, wake_us=NOW_US * 2))
-        (row,) = claimed(table, now_us=None)
-        assert (row.enabled, row.request) == (False, "look")
-
-    def test_start_up(self, table: t.ClusterTable) -> None:
-        """The start-up of the first node is shown with the digest."""
-        assert table.do(t.ReadDigest()).startup_us is None
-        table.do(t.StartUp(at_us=NOW_US))
-        assert table.do(t.ReadDigest()).startup_us == NOW_US
 
     # --- looking ---
 
@@ -1113,13 +858,6 @@ class TableConformance:
             world.advance(hours * HOUR_US)
             join(table, node)
             assert (2 in {view.node for view in table.do(t.ReadNodes())[1]}) is (node == 3)
-
-    def test_read_tasks_by_pages(self, table: t.ClusterTable) -> None:
-        """Tasks come in the order of their names, some at a time."""
-        reconcile(table, *(put(name) for name in "dbca"))
-        assert [view.name for view in table.do(t.ReadTasks(limit=2))] == ["a", "b"]
-        assert [view.name for view in table.do(t.ReadTasks(limit=2, after="b"))] == ["c", "d"]
-        assert table.do(t.ReadTasks(name="e")) == []
 
     def test_history(self, table: t.ClusterTable) -> None:
         """Runs of all nodes are recorded with their tokens and read newest first, by task and by pages."""
@@ -1156,23 +894,6 @@ class TableConformance:
         assert [
             table.do(t.ReadRuns(run=run)) for run in (("n1", "run 2"), ("n2", "run 3"), ("n1", "run 3"))
         ] == [[]] * 3
-
-    def test_history_of_what_is_cut_off(self, table: t.ClusterTable) -> None:
-        """A run that its node lost is history, as interrupted, without its id and its cause."""
-        join(table, 2)
-        reconcile(table, put("a"), put("b"), put("t", target="x"))
-        rows = {row.name: row for row in claimed(table)}
-        take(table, rows["t"])  # nothing is known of its run
-        come_back(table, cut=[end(rows["a"])], kept=[end(rows["b"]), end(rows["t"])])
-        fence(table, 11, by="n2")
-        runs = {past.name: past for past in table.do(t.ReadRuns())}
-        assert {name: past[2:5] for name, past in runs.items()} == {
-            name: ("n1", rows[name].token, NOW_US) for name in "ab"
-        }
-        records = [past.run for past in runs.values()]
-        assert {(run.run_id, run.cause, run.called_us, run.result) for run in records} == {
-            ("", "", NOW_US, "interrupted")
-        }
 
     def test_history_of_targets_that_are_cut_off(self, world: World, table: t.ClusterTable) -> None:
         """Of the run of a target the history has what its node said when it took that."""

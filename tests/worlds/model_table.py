@@ -171,14 +171,16 @@ class ModelTable:
     def _join(self, request: t.Join) -> t.Pulse:
         return self._pulse(self._added(request, request.node), request.node)
 
-    def _added(self, request: t.Join | t.ComeBack, node_id: int) -> ModelNode:
+    def _added(self, request: t.Join | t.ComeBack, node_id: int, seq: int = 1) -> ModelNode:
         if node_id in self.space.nodes:
             raise StoreError(store="model", reason=f"node {node_id} is already there")
         now_us, server = self.database.now_us, self.database.server
         nodes = self.space.nodes
         for old in [each.id for each in nodes.values() if (each.fenced_us or now_us) < now_us - DAY_US]:
             del nodes[old]
-        node = ModelNode(node_id, request.name, request.lease_us, server, request.version, now_us, now_us)
+        node = ModelNode(
+            node_id, request.name, request.lease_us, server, request.version, now_us, now_us, seq=seq
+        )
         nodes[node_id] = node
         return node
 
@@ -222,6 +224,7 @@ class ModelTable:
                 self._release(row)
         self._declare_dead(node, request.by)
         rows = self._run_by(node.id)
+        node.taken = sorted(row.name for row in rows)
         for row in rows:
             row.interruptions += 1
             self._cut(row, self.database.now_us + back_off_us(row.interruptions, node.lease_us))
@@ -232,7 +235,6 @@ class ModelTable:
 
     def _declare_dead(self, node: ModelNode, by: str) -> None:
         node.fenced_us, node.fenced_by = self.database.now_us, by
-        node.taken = sorted(row.name for row in self._run_by(node.id))
 
     def _cut(self, row: ModelRow, wake_us: Instant) -> None:
         """A run was cut off, which is history: it is to be started once more."""
@@ -359,9 +361,9 @@ class ModelTable:
     def _come_back(self, request: t.ComeBack) -> t.Returned:
         self._added(request, request.node)  # first: it may fail
         first = self.space.nodes.get(request.before[0])
-        has_forgotten = first is None or first.seq < request.acked
+        has_forgotten = (0 if first is None else first.seq) < request.acked
         for former in request.before:
-            before = self.space.nodes.get(former) or self._added(request, former)
+            before = self.space.nodes.get(former) or self._added(request, former, seq=0)
             if before.fenced_us is None:
                 self._declare_dead(before, request.name)
         if has_forgotten:
