@@ -186,18 +186,6 @@ class TableConformance:
             assert claim(table, node).seq is None
         assert not beat(table, 1, seq - 1).has_forgotten
 
-    def test_next_wake_of_a_heartbeat(self, table: t.ClusterTable) -> None:
-        """It is that of the rows of my generation that nobody runs and that are not paused, due or not."""
-        reconcile(table, put("a"), put("b", wake_us=NOW_US + 1), put("c", wake_us=NOW_US + 2))
-        generation = beat(table, 1).generation
-        reconcile(table, put("d", wake_us=5))
-        assert beat(table, 1, gen=generation).next_wake_us == NOW_US
-        claim(table, gen=generation, limit=1)
-        assert beat(table, 1, gen=generation).next_wake_us == NOW_US + 1
-        table.do(t.SetPaused(name="b", is_paused=True))
-        assert beat(table, 1, gen=generation).next_wake_us == NOW_US + 2
-        assert beat(table, 1).next_wake_us == 5
-
     def test_leave(self, table: t.ClusterTable) -> None:
         """Who leaves is no node any more; who has runs against all rules stays, so that it can be fenced."""
         join(table, 2, 3)
@@ -503,19 +491,6 @@ class TableConformance:
             come_back(table, before=[1, 11], node=12, kept=[end(a)])
         assert claim(table, 13, end(a)).written == [a.id]
 
-    def test_look_again(self, table: t.ClusterTable) -> None:
-        """After a clock was set back, rows are due by the time before; those ahead of it are due at once."""
-        reconcile(table, put("a"), put("b", wake_us=NOW_US + 5), put("c", wake_us=NOW_US + HOUR_US))
-        claim(table)
-        assert names(claimed(table, due_us=NOW_US + 5)) == ["b"]
-        assert claimed(table, now_us=NOW_US - 5, look_again_us=HOUR_US) == []
-        join(table, 2)
-        fence(table, 2)
-        assert claimed(table, 2, now_us=NOW_US - 5, look_again_us=4) == []
-        assert claimed(table, now_us=NOW_US - 5) == []
-        assert names(claimed(table, now_us=NOW_US - 5, look_again_us=4)) == ["c"]
-        assert task(table).wake_us == NOW_US
-
     def test_come_back_with_an_older_run(self, table: t.ClusterTable) -> None:
         """A run whose row was claimed again is not ours, though the row is."""
         reconcile(table, put("a"))
@@ -644,19 +619,6 @@ class TableConformance:
         assert table.do(t.ReadList(after=outcome.generation)) == []
         assert beat(table, 1).generation == outcome.generation
 
-    def test_list_of_what_changed(self, table: t.ClusterTable) -> None:
-        """Only the rows that a list changes are of its generation."""
-        first = reconcile(table, *(put(name) for name in "abc")).generation
-        same = put("a", state="unused")
-        outcome = reconcile(table, same, put("b", hash=9, state="new", target="t"), put("d"), removed=["c"])
-        assert task(table).state == "before"
-        assert outcome.added == ["d"]
-        assert outcome.orphaned == [("c", "before")]
-        assert outcome.overridden == [("b", "definition of b")]
-        assert sorted(row.name for row in table.do(t.ReadList(after=first))) == ["b", "d"]
-        assert table.do(t.ReadDigest()) == t.Digest(3, 23, outcome.generation)
-        assert (task(table, "b").state, task(table, "b").target) == ("new", "t")
-
     def test_list_that_orphans_everything(self, table: t.ClusterTable) -> None:
         """A list that leaves living nodes no task is refused, unless it is to replace theirs."""
         join(table, 2, 3)
@@ -717,36 +679,7 @@ class TableConformance:
         table.do(t.PutOne(put=put("e", hash=8, state="new"), kind="mail"))
         assert task(table, "e").state == "new"
 
-    def test_remove_one(self, table: t.ClusterTable) -> None:
-        """One task is removed: the list is another. Its run goes on and its end is accepted."""
-        reconcile(table, put("a"), put("b"))
-        generation = table.do(t.ReadDigest()).generation
-        (row,) = claimed(table, limit=1)
-        (other,) = {"a", "b"} - {row.name}
-        assert table.do(t.RemoveOne(name="a"))
-        assert table.do(t.RemoveOne(name="b"))
-        assert not table.do(t.RemoveOne(name=row.name))
-        assert not table.do(t.RemoveOne(name=other))
-        assert table.do(t.ReadDigest()).generation == generation + 2
-        assert claimed(table) == []
-        assert claim(table, 1, end(row)).written == [row.id]
-
     # --- what an App needs ---
-
-    def test_a_request_that_comes_during_a_run_stands_alone(self, table: t.ClusterTable) -> None:
-        """An end answers what the claim has seen; what came later stands, and the row is due at once."""
-        reconcile(table, put("a"))
-        for text in ("run 1", "run 2"):
-            table.do(t.Ask(names=["a"], text=text))
-        (row,) = claimed(table)
-        assert row.request == "run 1;run 2"
-        table.do(t.Ask(names=["a"], text="run 3"))
-        claim(table, 1, end(row, request=row.request), limit=0)
-        assert (task(table).request, task(table).wake_us) == ("run 3", 0)
-        (row,) = claimed(table)
-        table.do(t.Ask(names=["a"], text="run 4"))
-        claim(table, 1, release(row, request=row.request), limit=0)
-        assert task(table).request == "run 3;run 4", "it was not called, so nothing is answered"
 
     # --- limits and targets ---
 
@@ -769,20 +702,6 @@ class TableConformance:
         fence(table, 2, beat=1)
         assert beat(table, 1).busy == {}
         assert take(table, c, node=2) is None
-
-    def test_target(self, table: t.ClusterTable) -> None:
-        """A target is a limit of one run, whose room nobody waits for; a return keeps it with its run."""
-        reconcile(table, put("a", target="t"), put("b", target="t"), put("c", target="u"))
-        join(table, 2)
-        a, b, c = claimed(table)
-        assert take(table, a, b) == [a.id]
-        assert take(table, c, limit="u") == [c.id]
-        assert beat(table, 2).busy == {}
-        come_back(table, kept=[end(a)])
-        again = claimed(table, 11)
-        assert names(again) == ["b", "c"]
-        assert take(table, again[0], node=11) == []
-        assert take(table, again[1], limit="u", node=11) == [c.id]
 
     def test_fence_of_what_was_only_looked_at(self, table: t.ClusterTable) -> None:
         """A row with a target that it has not taken was not started: a fence does not count it as cut off."""
