@@ -100,6 +100,14 @@ def test_an_interruption() -> None:
     assert len(account(dead, other).unaccounted) == 1
 
 
+def test_an_end_that_was_not_written() -> None:
+    """An end that came just before its node was killed explains one more start, an older one does not."""
+    other = [{**NODE, "node": "b"}, *opened(proc="q"), *run(13), at(50, "Tick")]
+    dead = [NODE, *opened(proc="p"), *run(0.1), at(1.3, "Tick")]
+    assert account(dead, other).causes == {"for a due": 1, "after an interruption": 1}
+    assert len(account([*dead, at(3, "Tick")], other).unaccounted) == 1
+
+
 def test_a_failover_takes_its_time() -> None:
     """A due that comes as a node dies is answered late, and excused; without a death it is missed."""
     facts = {"delta_ms": 1_000}

@@ -89,7 +89,6 @@ class ProcessLife:
     """The list that it had in each of these times."""
     away: list[list[float]] = field(default_factory=list)
     losses_ms: list[float] = field(default_factory=list)
-    is_dead: bool = False
     is_over: bool = False
     """Stopped, or its recording ended."""
 
@@ -206,7 +205,6 @@ class TargetHistory:
         life = self._life
         if life is not None:
             last_ms = life.signs_ms[-1]
-            life.is_dead = is_dead and not life.is_over
             if is_dead:
                 for runs in life.flying.values():
                     for run in runs:
@@ -846,7 +844,9 @@ class _Task:
             if is_waited_for and run.start_ms <= period.to_ms + SKEW_MS:
                 return "after a failure"
         life, window_ms = before.life, self._matching.persist_ms + SKEW_MS
-        if life.is_dead and life.signs_ms[-1] - before.end_ms <= window_ms:
+        # Its process died before the end was on disk. The trace of a killed node just stops.
+        is_dead = life is not run.life and not life.is_over
+        if is_dead and life.signs_ms[-1] - before.end_ms <= window_ms:
             return _AGAIN
         window_ms += self._matching.failover_ms
         is_lost = life.is_loss_within(before.end_ms - window_ms, before.end_ms + window_ms)
