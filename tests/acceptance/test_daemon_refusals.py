@@ -233,6 +233,8 @@ def test_bad_settings_are_refused(tmp_path: Path) -> None:
     checked = home.duly("check", str(home.config), config=False)
     assert checked.returncode == 4
     assert [name in checked.stdout for name in ("timers", "shutdown_timeout_sec", "nonsense")] == [True] * 3
+    assert 'unknown key "nonsense"' in refused(home, code=4)
+    home.write(settings(timers="yes") + WEB)
     assert "timers must be true or false" in refused(home, code=4)
     home.write(WEB)
     with home.running() as daemon:
