@@ -109,7 +109,7 @@ def test_time_line_zooms_and_keeps_its_place(site: Served, opened: Opening) -> N
     _drawn(page)
     page.get_by_role("button", name="1 h", exact=True).click()
     page.get_by_role("button", name="Earlier").click()
-    page.wait_for_function("location.hash.startsWith('#t=')")
+    expect(page).to_have_url(re.compile("#t="))
     shared = page.url
     page.locator(".lanes").focus()
     for _ in range(12):

@@ -107,7 +107,7 @@ def test_outputs_are_inert(site: Served, opened: Opening) -> None:
     site.call(lambda: site.world.outputs[run].write(line * (2**20 // len(line))))
     site.do(site.world.run_ended(run))
     page = opened(f"{site.url}/runs/{run}")
-    page.wait_for_function("document.querySelectorAll('.line').length > 1000", timeout=60_000)
+    page.locator(".line").nth(1000).wait_for(state="attached", timeout=60_000)
     shown = page.locator(".output").text_content()
     assert len(shown) > 900_000
     assert r"\x1b]0;owned\x07" in shown
